@@ -1,0 +1,76 @@
+# Everything this project does, by name. `make help` explains. Needs: Python 3.11 or later, make, and a package index.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test lab notebooks models lint bench faults readme clean
+
+# glibc gives memory back after every big tensor, which costs up to 45 % of the time on a CPU: these keep it.
+export MALLOC_MMAP_THRESHOLD_ := 1073741824
+export MALLOC_TRIM_THRESHOLD_ := 4294967296
+export MALLOC_TOP_PAD_ := 67108864
+export PYTHONUNBUFFERED := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+JOBS ?= 2
+# which recipes `make models` trains; which notebooks `make notebooks` takes (all, or e.g. ONLY=01); more words for pytest
+WHICH ?= exp1
+ONLY ?=
+ARGS ?=
+# tests run in two processes, one thread each: twice as fast on two cores, and the same figures on any number
+WORKERS ?= 2
+
+help: ## this list
+	@echo "make <name>, where <name> is one of:"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
+	@echo "The first one makes .venv, which takes some minutes; all are safe to repeat. PYTHON=... chooses another Python."
+
+run: $(READY) ## execute the course offline into build/course/index.html and print the table of results
+	$(PY) -m tools.build_course
+
+test: $(READY) ## run every test, all notebooks among them (ARGS="-k attacks" takes some)
+	$(PY) -m pytest -n $(WORKERS) $(ARGS)
+
+lint: $(READY) ## check style and types
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+lab: $(READY) ## open JupyterLab on the notebooks
+	$(PY) -m jupyterlab --notebook-dir=notebooks
+
+notebooks: $(READY) ## make notebooks/*.ipynb again from the .py sources, with outputs (ONLY=01 takes one)
+	$(PY) -m tools.notebooks $(ONLY)
+
+models: $(READY) ## train the serialized models that are missing or do not verify (WHICH=exp1 JOBS=2)
+	$(PY) -m course_lib sweep $(WHICH) --jobs $(JOBS)
+
+readme: $(READY) ## write the table of results and the badges in README.md again
+	$(PY) -m tools.readme_results
+
+bench: $(READY) ## measure ratios against peers (benchmarks/)
+	$(PY) -m benchmarks $(ARGS)
+
+faults: $(READY) ## the fault tests at full count (make test runs a tenth of each)
+	COURSE_FAULTS=full $(PY) -m pytest tests/faults $(ARGS)
+
+clean: ## throw away what was built; .venv and the models stay
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache
+
+# The first Python that is new enough, has venv, and really runs (a pyenv shim can be on the PATH and fail).
+FIND_PYTHON = for p in $(PYTHON) python3 python3.13 python3.12 python3.11 python3.14 python; do \
+	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done
+
+# Ready when this file is newer than what says what to install. An interrupted installation is simply taken up again.
+$(READY): constraints.txt requirements.txt pyproject.toml
+	@$(PY) -c 'import pip' 2>/dev/null || { \
+		python=$$($(FIND_PYTHON)); \
+		[ -n "$$python" ] || { echo "No Python 3.11 or later with its venv module was found on the PATH." \
+			"Install one (on Debian: apt-get install python3 python3-venv), or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1; }; \
+		echo "Making $(VENV) with $$("$$python" --version); then come the packages, which takes some minutes."; \
+		"$$python" -m venv --clear $(VENV); }
+	$(PY) -m pip install -c constraints.txt -e '.[test,lab,autoattack,cluster]'
+	@echo "torchattacks (a peer that tests compare with) asks for a requests of 2021: it comes without its requirements."
+	$(PY) -m pip install -c constraints.txt --no-deps torchattacks
+	@touch $@

@@ -1,0 +1,20 @@
+"""Class-wise (un)fairness in adversarial training: a course one can run.
+
+    from course_lib import load, build, PGD, fit, evaluate, load_model, RECIPES, plots
+"""
+
+from course_lib.attacks import PGD
+from course_lib.data import load
+from course_lib.errors import CourseError
+from course_lib.models import build
+
+__version__ = "0.1.0"
+
+from course_lib import plots
+from course_lib.evaluation import evaluate
+from course_lib.fairness import Report
+from course_lib.recipes import RECIPES
+from course_lib.training import Optim, fit
+from course_lib.zoo import list_models, load_model, load_report
+
+__all__ = ["PGD", "RECIPES", "CourseError", "Optim", "Report", "build", "evaluate", "fit", "list_models", "load", "load_model", "load_report", "plots"]

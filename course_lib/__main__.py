@@ -1,0 +1,141 @@
+"""The course from a shell: python -m course_lib {list,train,evaluate,sweep,results} [--json]"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+# glibc gives memory back after every large tensor and asks for it again: a third of the time at batch 500.
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_TOP_PAD_": "67108864"}
+
+
+def number(text: str) -> float:
+    """8/255 or 0.03"""
+    try:
+        return float(Fraction(text))
+    except (ValueError, ZeroDivisionError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number; write 8/255 or 0.0314") from None
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m course_lib", description="Robust fairness: train, evaluate and compare the course's models.")
+    sub = p.add_subparsers(dest="command", required=True)
+    commands = {name: sub.add_parser(name, help=about, description=about) for name, about in COMMANDS.items()}
+    for c in commands.values():
+        c.add_argument("--json", action="store_true", help="machine-readable output on standard output")
+    for name in ("train", "sweep"):
+        c = commands[name]
+        c.add_argument("--limit", type=int, help="use only so many training examples; never stored under the recipe's own name")
+        c.add_argument("--epochs", type=int, help="another number of epochs; never stored under the recipe's own name")
+        c.add_argument("--data", type=Path, help="a folder that holds the data set")
+        c.add_argument("--mirror", type=Path, help="a second, slower place for checkpoints, such as a mounted Drive")
+    c = commands["train"]
+    c.add_argument("recipe")
+    c.add_argument("--seed", type=int, default=0)
+    c.add_argument("--out", type=Path, default=Path("runs"), help="checkpoints, weights and record go here (default: runs)")
+    c = commands["sweep"]
+    c.add_argument("patterns", nargs="+", help="recipes, such as exp1 or exp1/pgd-*")
+    c.add_argument("--seeds", type=int, help="the first so many seeds (default: the recipe's own number)")
+    c.add_argument("--jobs", type=int, default=2, help="processes, one thread each (default: 2)")
+    c.add_argument("--out", type=Path, default=Path("runs"), help="checkpoints go here (default: runs)")
+    c.add_argument("--models", type=Path, help="weights, records and manifest go here (default: serialized_models)")
+    c = commands["evaluate"]
+    c.add_argument("recipe")
+    c.add_argument("--seed", type=int, default=0)
+    c.add_argument("--attack", default="pgd20")
+    c.add_argument("--eps", type=number, default=8 / 255, help="the budget, such as 8/255")
+    c.add_argument("--per-class", type=int, help="only the first so many test images of each class")
+    commands["results"].add_argument("--markdown", action="store_true", help="the table as Markdown")
+    return p
+
+
+def do_list(args: argparse.Namespace) -> tuple[Any, str]:
+    from course_lib import RECIPES, CourseError
+    from course_lib.zoo import manifest
+
+    try:
+        stored = manifest()
+    except CourseError:
+        stored = {}
+    rows = [{"recipe": n, "about": r.about, "epochs": r.epochs, "seeds": r.seeds, "stored": sorted(int(s) for s in stored.get(n, {}))} for n, r in RECIPES.items()]
+    return rows, "\n".join(f"{r['recipe']:24} {len(r['stored'])} of {r['seeds']} seeds stored   {r['about']}" for r in rows)
+
+
+def do_train(args: argparse.Namespace) -> tuple[Any, str]:
+    from course_lib.recipes import run, stored_name
+    from course_lib.zoo import publish
+
+    trained, record = run(args.recipe, args.seed, args.out, limit=args.limit, epochs=args.epochs, mirror=args.mirror, root=args.data)
+    label = stored_name(args.recipe, args.limit, args.epochs)
+    publish(label, args.seed, trained.model, record, args.out)
+    worst = max(record["reports"][0]["rob"])
+    return record, f"finished: {label}, seed {args.seed}, in {args.out}; worst-class robust error {worst:.1%}"
+
+
+def do_sweep(args: argparse.Namespace) -> tuple[Any, str]:
+    from course_lib.sweep import sweep
+    from course_lib.zoo import models_dir
+
+    records = sweep(args.patterns, out=args.out, models=args.models or models_dir(), seeds=args.seeds, jobs=args.jobs,
+                    limit=args.limit, epochs=args.epochs, mirror=args.mirror, root=args.data)
+    return [{"recipe": r["recipe"], "seed": r["seed"], "seconds": r["seconds"]} for r in records], f"{len(records)} models are there"
+
+
+def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
+    from course_lib import load, load_model
+    from course_lib.attacks import ATTACKS
+    from course_lib.errors import pick
+    from course_lib.evaluation import evaluate
+    from course_lib.recipes import RECIPES
+
+    attack = pick(ATTACKS, args.attack, "attack").at(args.eps)
+    model = load_model(args.recipe, seed=args.seed)
+    test = load(pick(RECIPES, args.recipe, "recipe").dataset).test
+    report = evaluate(model, test if args.per_class is None else test.per_class(args.per_class), attack, name=args.attack)
+    lines = [f"{c:14} standard {n:6.1%}   robust {r:6.1%}" for c, n, r in zip(report.classes, report.nat.by_class, report.rob.by_class, strict=True)]
+    return {"recipe": args.recipe, "seed": args.seed, **report.to_json()}, "\n".join(lines)
+
+
+def do_results(args: argparse.Namespace) -> tuple[Any, str]:
+    from course_lib.results import rows, table
+
+    found = rows()
+    return found, table(found, args.markdown)
+
+
+COMMANDS = {
+    "list": "the recipes, and which of their seeds are stored",
+    "train": "train one recipe; the same command again resumes it",
+    "evaluate": "put a stored model through an attack on the test set",
+    "sweep": "train many recipes at once; what is stored and verifies is skipped",
+    "results": "every stored report, or the table of means and spreads",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    from course_lib.errors import CourseError
+
+    try:
+        data, text = globals()[f"do_{args.command}"](args)
+    except CourseError as e:
+        sys.stderr.write(f"{e}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted. What was trained is saved; the same command goes on from there.\n")
+        return 130
+    sys.stdout.write((json.dumps(data) if args.json else text) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    if not ALLOCATOR.keys() <= os.environ.keys():  # read when a process starts: start again with them
+        os.environ.update({**ALLOCATOR, **os.environ})
+        os.execv(sys.executable, [sys.executable, "-m", "course_lib", *sys.argv[1:]])
+    sys.exit(main())

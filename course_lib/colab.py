@@ -1,0 +1,93 @@
+"""Where am I, what have I got, where do I save? The only file that knows Colab, Kaggle and Binder.
+
+session = setup(drive=SAVE_TO_DRIVE)
+fit(..., store=session.store("exp1/pgd-at"))
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import torch
+
+from course_lib.checkpoints import Store
+from course_lib.errors import CourseError
+
+DRIVE = Path("/content/drive")
+FOLDER = "robust-fairness-course"  # in Drive
+RESULTS = {"colab": "/content/results", "kaggle": "/kaggle/working/results"}  # elsewhere: beside the notebook
+NAMES = {"colab": "Colab", "kaggle": "Kaggle", "binder": "Binder", "local": "this computer"}
+KEPT = {
+    "colab": "When Colab takes the machine away, they go with it: tick SAVE_TO_DRIVE to keep them.",
+    "kaggle": "Kaggle keeps them with 'Save Version'.",
+    "binder": "Binder throws them away at the end: download what you want to keep.",
+    "local": "They stay there.",
+}
+
+
+@dataclass(frozen=True)
+class Session:
+    """One notebook's surroundings."""
+
+    where: str  # "kaggle", "colab", "binder" or "local"
+    device: torch.device
+    results: Path  # where results go
+    drive: Path | None = None  # the course's folder in a mounted Drive
+
+    def store(self, name: str) -> Store:
+        """The store of a run, such as "exp1/pgd-at": under `results`, with copies in Drive when it is mounted."""
+        parts = PurePosixPath(name).parts
+        if not parts or name.startswith("/") or ".." in parts or "\\" in name or ":" in name:
+            raise CourseError(f"A store cannot be called {name!r}; give it a plain name with / in it if you like, such as 'exp1/pgd-at'.")
+        return Store(self.results.joinpath(*parts), None if self.drive is None else self.drive.joinpath(*parts))
+
+    def line(self) -> str:
+        """Versions, device and where results go."""
+        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+        keeps = f"and in Drive ({self.drive})." if self.drive else f"only. {KEPT[self.where]}"
+        return f"{NAMES[self.where]}: Python {platform.python_version()}, torch {torch.__version__}, {device}. Results go to {self.results} {keeps}"
+
+
+def setup(drive: bool = False) -> Session:
+    """Look around and, where `drive` is asked for, mount Google Drive. Safe to call again; what is missing is a warning."""
+    where = whereabouts()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    results = Path(RESULTS.get(where, "results")).absolute()
+    return Session(where, device, results, _mount(where) if drive else None)
+
+
+def whereabouts() -> str:
+    """Kaggle first: it looks like Colab."""
+    if "KAGGLE_KERNEL_RUN_TYPE" in os.environ or "KAGGLE_URL_BASE" in os.environ:
+        return "kaggle"
+    if "COLAB_RELEASE_TAG" in os.environ or "google.colab" in sys.modules:
+        return "colab"
+    return "binder" if "BINDER_SERVICE_HOST" in os.environ or "BINDER_REPO_URL" in os.environ else "local"
+
+
+def _mount(where: str) -> Path | None:
+    """The course's folder in Drive, or None and a warning: a course must go on without it."""
+    if where != "colab":
+        warnings.warn(f"There is no Google Drive to mount on {NAMES[where]}. Results are saved here only. {KEPT[where]}", stacklevel=3)
+        return None
+    try:
+        from google.colab import drive
+
+        drive.mount(str(DRIVE))
+        home = DRIVE / "MyDrive"
+        if home.is_dir():
+            return home / FOLDER
+        reason = f"{home} is not there"
+    except Exception as error:  # google.colab has its own kinds for a closed window, a refusal, a time-out
+        reason = str(error) or type(error).__name__
+    warnings.warn(
+        f"Google Drive is not mounted ({reason}). Results are saved on this machine only, and go when it goes. "
+        "To try again, run this cell again and allow the access it asks for.",
+        stacklevel=3,
+    )
+    return None

@@ -1,0 +1,33 @@
+"""The one exception of the course, and the two checks every room shares."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class CourseError(Exception):
+    """Something a reader can put right. Its text says what was given, what is allowed, what to do."""
+
+
+def pick(table: Mapping[str, T], name: object, what: str) -> T:
+    """Look `name` up in a registry; an unknown name lists what there is.
+
+    >>> pick({"lenet5": 1}, "lenet5", "model")
+    1
+    """
+    if isinstance(name, str) and name in table:
+        return table[name]
+    near = difflib.get_close_matches(str(name), table, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise CourseError(f"Unknown {what} {name!r}. There is: {', '.join(sorted(table))}.{hint}")
+
+
+def whole(value: object, what: str, least: int) -> int:
+    """A whole number of at least `least`, or a plain word about it."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise CourseError(f"{what} is {value!r}; it must be a whole number, {least} or more.")
+    return value

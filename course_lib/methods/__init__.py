@@ -1,0 +1,13 @@
+"""Training methods, one file a paper. A file put here is found by itself: its dataclass registers under its name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from course_lib.methods.base import METHODS, Method, Step
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["METHODS", "Method", "Step"]

@@ -1,0 +1,54 @@
+"""What a training method is: a frozen dataclass with a loss and, where it needs one, a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.fairness import Report
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where training stands, and the only source of chance a method may use."""
+
+    epoch: int
+    epochs: int
+    batch: int
+    batches: int
+    generator: torch.Generator
+    stats: Mapping[str, Tensor] = field(default_factory=dict)  # sums over the period that ends here
+
+
+@dataclass(frozen=True)
+class Method:
+    """One paper. `update` is called before the first batch of each period of `update_every`."""
+
+    name: ClassVar[str] = ""
+    update_every: ClassVar[Any] = None  # None, "epoch" or a number of batches; a subclass may make it a field
+
+    def __init_subclass__(cls, **words: Any) -> None:
+        super().__init_subclass__(**words)
+        if cls.name:
+            METHODS[cls.name] = cls
+
+    def init_state(self, n_classes: int) -> State:
+        """The method's memory before the first batch: a dict of tensors, kept with every checkpoint."""
+        return {}
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor | tuple[Tensor, State]:
+        """The loss of a batch, or the loss and statistics to be summed until the next update."""
+        raise NotImplementedError
+
+    def update(self, state: State, report: Report | None, at: Step) -> State:
+        """The memory for the coming period; `report` is what `validate` found, where `fit` was given it."""
+        return state
+
+
+METHODS: dict[str, type[Method]] = {}

@@ -1,0 +1,135 @@
+"""Every experiment as data, and the one way to run it: train, evaluate, record."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from importlib.metadata import version
+from torch import nn
+
+import course_lib
+from course_lib.attacks import ATTACKS, PGD
+from course_lib.checkpoints import Store
+from course_lib.data import Dataset, load
+from course_lib.errors import CourseError, pick, whole
+from course_lib.evaluation import evaluate
+from course_lib.fairness import Report
+from course_lib.methods import METHODS, Method, Step
+from course_lib.models import build
+from course_lib.training import Optim, Run, divided, environment, fit
+from course_lib.zoo import load_model
+
+EXAMINATION = (("pgd20", 8 / 255), ("pgd20", 16 / 255))  # what every finished Fashion-MNIST model is put through
+TRANSFORMS: dict[str, Callable[[Dataset], Dataset]] = {"": lambda d: d, "whole": Dataset.whole}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training, told completely."""
+
+    about: str
+    method: Method
+    optim: Optim
+    epochs: int
+    dataset: str = "fashion-mnist"
+    transform: str = ""  # a name in TRANSFORMS
+    model: str = "lenet5"
+    start: str = ""  # the recipe whose weights (same seed) it starts from
+    seeds: int = 5
+    validation: PGD = PGD(steps=20)  # what fairness is measured with, on validation data
+    examination: tuple[tuple[str, float], ...] = EXAMINATION
+    weights: bool = True  # are they kept? Grids and ablations leave records only
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data for records: the method's name beside its fields."""
+        return {**dataclasses.asdict(self), "method": {"name": self.method.name, **dataclasses.asdict(self.method)}}
+
+
+def _experiment_1() -> dict[str, Recipe]:
+    schedule = divided(3, every=4, epochs=15)
+    report, ours = Optim("adam", 1e-3, 100, schedule), Optim("adam", 1e-3, 128, schedule)
+    natural, pgd_at = METHODS["natural"], METHODS["pgd_at"]
+    return {
+        "exp1/natural": Recipe("Natural training, as in the report", natural(), report, 15, transform="whole"),
+        "exp1/pgd-at-mixed": Recipe(
+            "The report's adversarial training: half of each batch attacked by PGD-20", pgd_at(PGD(steps=20), mix=0.5), report, 15, transform="whole"
+        ),
+        "exp1/pgd-at": Recipe("Adversarial training on adversarial images only, PGD-10", pgd_at(), ours, 15),
+    }
+
+
+RECIPES: dict[str, Recipe] = {**_experiment_1()}
+
+
+def run(name: str, seed: int, out: Path | str, *, limit: int | None = None, epochs: int | None = None, mirror: Path | str | None = None,
+        root: Path | str | None = None, models: Path | None = None, progress: bool = True) -> tuple[Run, dict[str, Any]]:
+    """Train a recipe with checkpoints under `out`, examine it on the test set, and return it with its record."""
+    recipe = pick(RECIPES, name, "recipe")
+    began = time.monotonic()
+    data = pick(TRANSFORMS, recipe.transform, "transform")(load(recipe.dataset, root=root, limit=limit))
+    model = _starting_model(recipe, data, seed, models)
+    label = stored_name(name, limit, epochs)
+    epochs = recipe.epochs if epochs is None else whole(epochs, "epochs", 0)
+    place = f"{label}/seed{seed}/checkpoints"
+    store = Store(Path(out) / place, mirror=None if mirror is None else Path(mirror) / place)
+
+    def validate(model: nn.Module, at: Step) -> Report:
+        flips = getattr(recipe.method, "boundary", "") == "flips"
+        return evaluate(model, data.val, recipe.validation, name="validation", flips=flips, progress=False)
+
+    trained = fit(model, recipe.method, data, epochs=epochs, optim=recipe.optim, seed=seed, validate=validate, store=store, progress=progress)
+    reports = [examine(trained.model, data, attack, eps, progress) for attack, eps in recipe.examination]
+    final = evaluate(trained.model, data.val, recipe.validation, name="pgd20", progress=progress)
+    record = {"recipe": label, "seed": seed, "made_from": made_from(recipe, data, epochs), "seconds": round(time.monotonic() - began, 1),
+              "reports": [r.to_json() for r in reports], "validation": final.to_json(), "history": trained.history}
+    return trained, record
+
+
+def _starting_model(recipe: Recipe, data: Dataset, seed: int, models: Path | None) -> nn.Module:
+    if not recipe.start:
+        return build(recipe.model, seed=seed, classes=len(data.classes))
+    try:
+        return load_model(recipe.start, seed=seed, root=models)
+    except CourseError as e:
+        raise CourseError(f"This recipe starts from {recipe.start}, seed {seed}, which cannot be had. Train that first. ({e})") from None
+
+
+def stored_name(name: str, limit: int | None, epochs: int | None) -> str:
+    """A shortened run never bears the recipe's own name."""
+    cuts = [f"{k}={v}" for k, v in (("limit", limit), ("epochs", epochs)) if v is not None]
+    return name + "".join(f"@{c}" for c in cuts)
+
+
+def examine(model: nn.Module, data: Dataset, attack: str, eps: float, progress: bool = True) -> Report:
+    """A report on the whole test set under a named attack."""
+    return evaluate(model, data.test, pick(ATTACKS, attack, "attack").at(eps), name=attack, progress=progress)
+
+
+def made_from(recipe: Recipe, data: Dataset, epochs: int) -> dict[str, Any]:
+    """What a record must say of its training, so that a test can compare it with the recipe."""
+    versions = {"course_lib": course_lib.__version__, "python": platform.python_version(), "numpy": numpy.__version__, "torchvision": version("torchvision")}
+    return {"model": recipe.model, "classes": list(data.classes), "recipe": recipe.as_data(), "epochs": epochs,
+            "training_examples": len(data.train), "data_sha256": data.train.digest(), "versions": {**versions, **environment()}}
+
+
+def up_to_date(name: str, record: dict[str, Any]) -> bool:
+    """Does a stored record come from the recipe as it stands?"""
+    recipe = pick(RECIPES, name, "recipe")
+    made = record.get("made_from", {})
+    same = _plain(recipe.as_data()) | {"about": ""} == _plain(made.get("recipe", {})) | {"about": ""}
+    return same and made.get("epochs") == recipe.epochs and record.get("recipe") == name
+
+
+def _plain(data: Any) -> Any:
+    """As JSON would give it back: tuples become lists."""
+    if isinstance(data, dict):
+        return {str(k): _plain(v) for k, v in data.items()}
+    return [_plain(v) for v in data] if isinstance(data, list | tuple) else data

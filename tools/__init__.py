@@ -1,0 +1,1 @@
+"""The commands behind the Makefile. Not part of the library, and not installed with it."""

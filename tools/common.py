@@ -1,0 +1,52 @@
+"""What the commands share: where things are, the project's address, and writing a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+BUILD = ROOT / "build"
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+class ToolError(Exception):
+    """Something a command cannot go on from, said so that its reader knows what to do."""
+
+
+def address() -> str:
+    """The project's public address: the one line in pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return str(project["urls"]["Repository"]).rstrip("/")
+
+
+def sources(only: str = "", folder: Path = NOTEBOOKS) -> list[Path]:
+    """The notebooks' sources, NN_topic.py, in order; `only` is the beginning of a name."""
+    found = sorted(p for p in folder.glob("[0-9][0-9]_*.py") if p.name.startswith(only))
+    if not found:
+        raise ToolError(f"No notebook source {only}*.py in {folder}; a source is called NN_topic.py, for example 01_unfairness.py.")
+    return found
+
+
+def write(path: Path, text: str) -> None:
+    """Write the file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        half.write_text(text, encoding="utf-8")
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def results(*options: str) -> str:
+    """What `python -m course_lib results` prints."""
+    command = [sys.executable, "-m", "course_lib", "results", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise ToolError(f"`python -m course_lib {' '.join(command[3:])}` failed:\n{done.stderr.strip()}")
+    return done.stdout

@@ -1,0 +1,132 @@
+"""Execute a notebook's source offline, with a progress bar, and keep the outcome until one of its inputs changes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from tqdm import tqdm
+
+from tools.common import BUILD, ROOT, write
+
+KEPT = BUILD / "executed"
+VERSIONS = ("ipykernel", "jupytext", "matplotlib", "matplotlib-inline", "nbclient", "numpy", "torch", "torchvision")
+CELL_SECONDS = 600
+NOWHERE = "http://127.0.0.1:9"  # the discard port: whoever asks the network for something learns at once that there is none
+
+
+@dataclass(frozen=True)
+class Executed:
+    notebook: NotebookNode
+    seconds: float
+    fresh: bool  # executed just now, not kept from before
+
+
+def inputs() -> Iterator[Path]:
+    """The files that every notebook may depend on."""
+    yield Path(__file__)
+    for folder in ("course_lib", "serialized_models"):
+        found = (p for p in (ROOT / folder).rglob("*") if p.is_file())
+        yield from sorted(p for p in found if p.suffix not in {".pyc", ".so", ".md"} and not p.name.startswith("."))
+
+
+def fingerprint(text: str) -> str:
+    """A hash over all that an execution depends on: the source, the library, the models, the versions."""
+    total = hashlib.sha256(text.encode())
+    for path in inputs():
+        total.update(f"{path.relative_to(ROOT)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    total.update(repr([sys.version_info[:3], *((name, metadata.version(name)) for name in VERSIONS)]).encode())
+    return total.hexdigest()
+
+
+def surroundings() -> dict[str, str]:
+    """The environment of the kernel: no network, no data but the embedded, no profile of this machine."""
+    (BUILD / "ipython").mkdir(parents=True, exist_ok=True)
+    kept = {name: value for name, value in os.environ.items() if name != "COURSE_DATA" and not name.lower().endswith("_proxy")}
+    proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), NOWHERE)
+    own = {"COURSE_CACHE": str(BUILD / "no-cache"), "IPYTHONDIR": str(BUILD / "ipython"), "JUPYTER_PREFER_ENV_PATH": "1"}
+    return {**kept, **proxies, **own, "no_proxy": "localhost,127.0.0.1"}
+
+
+def key(cell: NotebookNode) -> str:
+    return hashlib.sha256(cell.source.encode()).hexdigest()[:16]
+
+
+def execute(notebook: NotebookNode, label: str, folder: Path, times: dict[str, float]) -> dict[str, float]:
+    """Execute in place; `times` are what the cells took before, for the time left. Returns what they took now."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    usual = sum(times.values()) / len(times) if times else 1.0
+    share = {key(cell): times.get(key(cell), usual) for cell in code}
+    took, began = {}, time.perf_counter()
+    bar = tqdm(
+        total=sum(share[key(cell)] for cell in code),
+        desc=f"{label:26}",
+        bar_format="{desc} {percentage:3.0f}% |{bar:24}| {elapsed} so far, {remaining} left",
+        mininterval=0.2 if sys.stderr.isatty() else 15,
+    )
+
+    def count(cell: NotebookNode, cell_index: int, **_: object) -> None:
+        nonlocal began
+        if cell.cell_type == "code" and cell.source.strip():
+            took[key(cell)], began = time.perf_counter() - began, time.perf_counter()
+            bar.update(share[key(cell)])
+
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_SECONDS,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        record_timing=False,
+        store_widget_state=False,
+        coalesce_streams=True,
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        on_cell_complete=count,
+    )
+    with bar:
+        client.execute(env=surroundings())
+    return took
+
+
+def drawn_over(output: NotebookNode) -> bool:
+    """Is this a progress bar or a live widget? Neither says anything on paper."""
+    if output.output_type == "stream":
+        return output.name == "stderr" and bool(re.search(r"\r|\d+%\|", output.text))
+    return "application/vnd.jupyter.widget-view+json" in output.get("data", {})
+
+
+def tidy(notebook: NotebookNode) -> None:
+    """Take out what a page cannot show and what differs from machine to machine."""
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not drawn_over(output)]
+
+
+def executed(source: Path, label: str = "", again: bool = False) -> Executed:
+    """The executed notebook of a source: from build/executed/ if no input has changed, else executed now."""
+    text = source.read_text(encoding="utf-8")
+    print_of_now, kept = fingerprint(text), KEPT / f"{source.stem}.ipynb"
+    before = nbformat.read(kept, as_version=4) if kept.is_file() else None
+    course = before.metadata.get("course", {}) if before else {}
+    if before and course.get("fingerprint") == print_of_now and not again:
+        return Executed(before, course["seconds"], fresh=False)
+    notebook, began = jupytext.reads(text, fmt="py:percent"), time.perf_counter()
+    times = execute(notebook, label or source.stem, source.parent, course.get("times", {}))
+    tidy(notebook)
+    seconds = round(time.perf_counter() - began, 1)
+    notebook.metadata["course"] = {"fingerprint": print_of_now, "seconds": seconds, "times": times}
+    write(kept, nbformat.writes(notebook))
+    return Executed(notebook, seconds, fresh=True)
+
