@@ -49,8 +49,9 @@ class Session:
     def line(self) -> str:
         """Versions, device and where results go."""
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+        versions = f"Python {platform.python_version()}, torch {torch.__version__}"
         keeps = f"and in Drive ({self.drive})." if self.drive else f"only. {KEPT[self.where]}"
-        return f"{NAMES[self.where]}: Python {platform.python_version()}, torch {torch.__version__}, {device}. Results go to {self.results} {keeps}"
+        return f"{NAMES[self.where]}: {versions}, {device}. Results go to {self.results} {keeps}"
 
 
 def setup(drive: bool = False) -> Session:

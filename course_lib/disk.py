@@ -207,9 +207,10 @@ class Folder:
                 kept += self.verifies(key)
                 continue
             for name in sorted(copies[key], key=lambda name: ".ok" not in name):  # a marker never outlives its bytes
-                if truncate:
-                    self.disk.truncate(self.path / name)
-                self.disk.remove(self.path / name)
+                with suppress(FileNotFoundError):  # another writer was quicker
+                    if truncate:
+                        self.disk.truncate(self.path / name)
+                    self.disk.remove(self.path / name)
 
     def write_once(self, name: str, data: bytes) -> None:
         """Write a file without ever overwriting one, read it back, and raise OSError when it is not what was written.

@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from course_lib import native
 from course_lib.errors import CourseError, pick, whole
 
 
 class LeNet5(nn.Module):
     """The LeNet-5 of the reproduction report: tanh, average pooling, 61,706 parameters for ten classes."""
+
+    kernel = "lenet5"  # on the CPU course_lib.native computes this class, though not a subclass, which may differ
 
     def __init__(self, classes: int = 10, channels: int = 1) -> None:
         super().__init__()
@@ -23,6 +26,8 @@ class LeNet5(nn.Module):
         self.fc2 = nn.Linear(84, classes)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, 32, 32]
+        if native.serves(self, x):
+            return native.logits(self, x)  # the same as the lines below
         x = F.avg_pool2d(torch.tanh(self.conv1(x)), 2)  # [B, 6, 14, 14]
         x = F.avg_pool2d(torch.tanh(self.conv2(x)), 2)  # [B, 16, 5, 5]
         x = torch.tanh(self.conv3(x)).flatten(1)  # [B, 120]

@@ -9,6 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.transforms import Bbox
 from torch import Tensor
 
 from course_lib.data import Split
@@ -36,12 +38,19 @@ def axes(ax: Axes | None, width: float = 8, height: float = 3.6) -> Axes:
         return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
+def panels(n: int, width: float = 9, height: float = 3.6, **words: Any) -> list[Axes]:
+    """n Axes side by side in one figure in the course's style; `words` go to plt.subplots (sharey=True)."""
+    with plt.rc_context(STYLE):
+        return list(plt.subplots(1, n, figsize=(width, height), layout="constrained", squeeze=False, **words)[1][0])
+
+
 def show(ax: Axes, alt: str) -> None:
     """Show the figure with a text for those who cannot see it, and close it so that figures do not pile up."""
     from IPython.display import display
 
-    display(ax.figure, metadata={"image/png": {"alt": alt}})
-    plt.close(ax.figure)
+    with plt.rc_context(STYLE):
+        display(ax.figure, metadata={"image/png": {"alt": alt}})
+    plt.close(ax.figure)  # type: ignore[arg-type]
 
 
 def difficulty(reports: Some) -> list[int]:
@@ -50,30 +59,41 @@ def difficulty(reports: Some) -> list[int]:
     return sorted(range(len(errors[0].counts)), key=lambda c: float(np.mean([e.by_class[c] for e in errors])))
 
 
-def class_bars(models: Mapping[str, Some], ax: Axes | None = None, *, kind: str = "rob", order: Sequence[int] | None = None) -> Axes:
+def class_bars(models: Mapping[str, Some], ax: Axes | None = None, *, kind: str | Sequence[str] = "rob",
+               order: Sequence[int] | None = None) -> Axes:
     """Errors by class, one or several models side by side, classes sorted by the first model's standard error.
 
-    Whiskers are 95 % intervals: Wilson's for one model, Student's over the seeds of a recipe.
+    `kind` is nat, rob or bnd, or one of them for each model. Whiskers are 95 % intervals: Wilson's for one model,
+    Student's over the seeds of a recipe.
 
     >>> class_bars({"natural": load_report("exp1/natural")})  # doctest: +SKIP
     """
-    ax, title = axes(ax), pick(KINDS, kind, "kind of error")
     if not models:
         raise CourseError("No model to draw; give a dictionary such as {'natural': load_report('exp1/natural')}.")
-    first = next(iter(models.values()))
+    kinds = [kind] * len(models) if isinstance(kind, str) else list(kind)
+    titles = [pick(KINDS, k, "kind of error") for k in kinds]
+    if len(kinds) != len(models):
+        raise CourseError(f"{len(kinds)} kinds of error for {len(models)} models; give one for all, or one for each.")
+    ax, first = axes(ax), next(iter(models.values()))
     order = difficulty(first) if order is None else order
     width = 0.8 / len(models)
     for i, (label, reports) in enumerate(models.items()):
-        heights, low, high = _bars([getattr(r, kind) for r in _seeds(reports)])
+        heights, low, high = _bars([getattr(r, kinds[i]) for r in _seeds(reports)])
         at = np.arange(len(order)) + (i - (len(models) - 1) / 2) * width
         ax.bar(at, 100 * heights[order], width * 0.92, label=label, color=COLOURS[i % 8], hatch=HATCHES[i % 8], edgecolor="white",
                yerr=100 * np.abs(np.stack([low, high])[:, order] - heights[order]), error_kw={"elinewidth": 0.9, "capsize": 2})
     names = _seeds(first)[0].classes
-    ax.set_xticks(np.arange(len(order)), [names[c] for c in order], rotation=30, ha="right")
+    ax.set_xticks(np.arange(len(order)), [names[c] for c in order], rotation=30, ha="right", rotation_mode="anchor")
+    title = titles[0] if len(set(kinds)) == 1 else "error"
     ax.set(ylabel=f"{title} (%)", xlabel="class, easiest first", ylim=(min(0.0, ax.get_ylim()[0]), None))
     if len(models) > 1:
-        ax.legend(ncols=min(4, len(models)), loc="upper left", bbox_to_anchor=(0, 1.14))
+        _legend_above(ax)
     return ax
+
+
+def _legend_above(ax: Axes, columns: int = 4) -> None:
+    """A legend outside the data, whatever the data."""
+    ax.legend(ncols=min(columns, len(ax.get_legend_handles_labels()[1])), loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
 
 
 def _seeds(reports: Some) -> Sequence[Report]:
@@ -93,45 +113,77 @@ def _bars(errors: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def cost_of_robustness(natural: Sequence[Report], robust: Sequence[Report], ax: Axes | None = None) -> Axes:
-    """What adversarial training adds to each class's standard error, against how hard the class was before."""
-    ax = axes(ax, 5.5, 4)
-    before, after = (np.array([s.mean for s in class_spreads([r.nat for r in reports])]) for reports in (natural, robust))
+    """What adversarial training adds to each class's standard error, against how hard the class was before.
+
+    Crosses are 95 % intervals over seeds.
+    """
+    ax = axes(ax, 6, 4.4)
+    before = class_spreads([r.nat for r in natural])
+    added = [Spread.of(b.nat.by_class[c] - a.nat.by_class[c] for a, b in zip(natural, robust, strict=True)) for c in range(len(before))]
+    x, y = (100 * np.array([s.mean for s in spreads]) for spreads in (before, added))
+    half = [100 * np.nan_to_num([s.high - s.mean for s in spreads]) for spreads in (before, added)]
     ax.axhline(0, color="0.5", lw=0.8)
-    ax.scatter(100 * before, 100 * (after - before), color=COLOURS[0], zorder=3)
-    for c, name in enumerate(natural[0].classes):
-        ax.annotate(name, (100 * before[c], 100 * (after[c] - before[c])), xytext=(4, 3), textcoords="offset points", fontsize=8)
+    ax.errorbar(x, y, xerr=half[0], yerr=half[1], fmt="o", ms=5, color=COLOURS[0], elinewidth=0.9, ecolor="0.55", zorder=3)
     ax.set(xlabel="standard error of the natural model (%)", ylabel="added by adversarial training (points)")
+    ax.margins(0.12)
+    _label_points(ax, x, y, natural[0].classes)
     return ax
 
 
-def spread_points(rows: Mapping[str, tuple[Spread, float | None]], ax: Axes | None = None, *, xlabel: str = "error (%)") -> Axes:
-    """Our mean with its 95 % interval beside a printed figure, one row a quantity."""
-    ax = axes(ax, 7, 0.5 + 0.45 * len(rows))
-    for i, (label, (ours, theirs)) in enumerate(rows.items()):
+def _label_points(ax: Axes, x: np.ndarray, y: np.ndarray, names: Sequence[str]) -> None:
+    """A name at each point, moved around it until it covers neither a point nor another name."""
+    places = [(6, 0), (-6, 0), (0, 8), (0, -8), (6, 9), (6, -9), (-6, 9), (-6, -9), (6, 19), (6, -19), (14, 28), (14, -28)]
+    assert ax.figure is not None
+    ax.figure.canvas.draw()  # the layout is final only now
+    taken = [Bbox.from_bounds(px - 4, py - 4, 8, 8) for px, py in ax.transData.transform(np.stack([x, y], 1))]
+    for i in np.argsort(x):
+        for dx, dy in places:
+            side = {1: "left", -1: "right", 0: "center"}[int(np.sign(dx))]
+            text = ax.annotate(names[i], (x[i], y[i]), xytext=(dx, dy), textcoords="offset points", fontsize=8, ha=side, va="center",
+                               arrowprops={"arrowstyle": "-", "color": "0.7", "lw": 0.5} if abs(dy) > 9 else None)
+            box = text.get_window_extent()
+            inside = ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1 and ax.bbox.y0 <= box.y0 and box.y1 <= ax.bbox.y1
+            if (inside and not box.count_overlaps(taken)) or (dx, dy) == places[-1]:
+                taken.append(box)
+                break
+            text.remove()
+
+
+def spread_points(rows: Mapping[str, tuple[Spread, float | None]], ax: Axes | None = None, *, xlabel: str = "error (%)",
+                  theirs: str = "the report's model") -> Axes:
+    """Our mean with its 95 % interval beside a figure of somebody else's (or None), one row a quantity."""
+    ax = axes(ax, 7, 0.9 + 0.32 * len(rows))
+    for i, (ours, other) in enumerate(rows.values()):
         ax.plot([100 * ours.low, 100 * ours.high], [i, i], color=COLOURS[0], lw=2)
-        ax.plot(100 * ours.mean, i, "o", color=COLOURS[0], label="ours, mean and 95 % interval" if i == 0 else None)
-        if theirs is not None:
-            ax.plot(100 * theirs, i, "D", color=COLOURS[5], mfc="none", label="the report's model" if i == 0 else None)
+        ax.plot(100 * ours.mean, i, "o", ms=5, color=COLOURS[0], label="" if i else "ours: mean and 95 % interval over seeds")
+        if other is not None:
+            ax.plot(100 * other, i, "D", ms=7, color=COLOURS[5], mfc="none", mew=1.5)
+    ax.plot([], [], "D", ms=7, color=COLOURS[5], mfc="none", mew=1.5, label=theirs)
     ax.set_yticks(range(len(rows)), list(rows))
     ax.invert_yaxis()
     ax.set_xlabel(xlabel)
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    ax.grid(visible=False, axis="y")
+    ax.grid(axis="x", alpha=0.3)
+    _legend_above(ax)
     return ax
 
 
-def images(x: Tensor, ax: Axes | None = None, *, titles: Sequence[str] = (), columns: int | None = None) -> Axes:
-    """Images [N, C, H, W] in [0, 1] in a row (or rows of `columns`), each with its title."""
+def images(x: Tensor, ax: Axes | None = None, *, titles: Sequence[str] = (), columns: int | None = None,
+           framed: Sequence[bool] | Tensor = ()) -> Axes:
+    """Images [N, C, H, W] in [0, 1] in a row (or rows of `columns`), each with its title; `framed` ones get a frame."""
     n, _, height, width = x.shape
     columns = n if columns is None else columns
-    lines = -(-n // columns)
-    ax = axes(ax, 1.25 * columns, (1.5 if titles else 1.2) * lines)
-    gap = round(0.45 * height) if titles else 2
-    sheet = np.ones((lines * (height + gap), columns * (width + 3), 3))
+    lines, rows = -(-n // columns), max((t.count("\n") + 1 for t in titles), default=0)
+    ax = axes(ax, 1.25 * columns, (1.2 + 0.18 * rows) * lines)
+    gap, side = 3 + round(0.15 * height * rows), 4
+    sheet = np.ones((lines * (height + gap), columns * (width + side), 3))
     for i, image in enumerate(x.detach().clamp(0, 1).permute(0, 2, 3, 1).cpu().numpy()):
-        top, left = (i // columns) * (height + gap) + gap, (i % columns) * (width + 3)
+        top, left = (i // columns) * (height + gap) + gap, (i % columns) * (width + side) + side // 2
         sheet[top : top + height, left : left + width] = image
         if i < len(titles):
-            ax.text(left + width / 2, top - 2, titles[i], ha="center", va="bottom", fontsize=8)
+            ax.text(left + width / 2, top - 2, titles[i], ha="center", va="bottom", fontsize=8, linespacing=1.05)
+        if i < len(framed) and framed[i]:
+            ax.add_patch(Rectangle((left - 1, top - 1), width + 1, height + 1, fill=False, ec=COLOURS[5], lw=2.5))
     ax.imshow(sheet, interpolation="nearest")
     ax.set_axis_off()
     return ax
@@ -148,11 +200,17 @@ def adversarial(x: Tensor, z: Tensor, ax: Axes | None = None, *, before: str = "
 def class_pair(split: Split, a: int | str, b: int | str, ax: Axes | None = None, *, n: int = 8) -> Axes:
     """Two classes one above the other: would you tell them apart?"""
     places = [split.classes.index(c) if isinstance(c, str) else c for c in (a, b)]
-    rows = [split.images(torch.nonzero(split.y == c).flatten()[:n]) for c in places]
-    ax = images(torch.cat(rows), ax, columns=n)
-    height = rows[0].shape[2] + 2
-    for i, c in enumerate(places):
-        ax.text(-4, i * height + height / 2, split.classes[c], ha="right", va="center", fontsize=9)
+    return image_rows({split.classes[c]: split.images(torch.nonzero(split.y == c).flatten()[:n]) for c in places}, ax)
+
+
+def image_rows(rows: Mapping[str, Tensor], ax: Axes | None = None) -> Axes:
+    """Rows of images [N, C, H, W], each with its label on the left; a short row is filled up with white."""
+    n = max(len(x) for x in rows.values())
+    full = [torch.cat([x, x.new_ones(n - len(x), *x.shape[1:])]) for x in rows.values()]
+    ax = images(torch.cat(full), axes(ax, 0.8 * n + 1.6, 0.85 * len(rows)), columns=n)
+    step = full[0].shape[2] + 3
+    for i, label in enumerate(rows):
+        ax.text(-3, i * step + 3 + (step - 3) / 2, label, ha="right", va="center", fontsize=9)
     return ax
 
 
@@ -163,9 +221,9 @@ def probabilities(rows: Mapping[str, Tensor], classes: Sequence[str], ax: Axes |
     for i, (label, p) in enumerate(rows.items()):
         at = np.arange(len(classes)) + (i - (len(rows) - 1) / 2) * width
         ax.bar(at, p.detach().cpu().numpy(), width * 0.92, label=label, color=COLOURS[i % 8], hatch=HATCHES[i % 8], edgecolor="white")
-    ax.set_xticks(range(len(classes)), list(classes), rotation=30, ha="right")
+    ax.set_xticks(range(len(classes)), list(classes), rotation=30, ha="right", rotation_mode="anchor")
     ax.set(ylabel="probability", ylim=(0, 1.02))
-    ax.legend(loc="upper left", bbox_to_anchor=(0, 1.16), ncols=len(rows))
+    _legend_above(ax)
     return ax
 
 
@@ -176,4 +234,34 @@ def curves(lines: Mapping[str, Sequence[float]], ax: Axes | None = None, *, xlab
         ax.plot(range(1, len(values) + 1), values, marker=MARKERS[i % 8], ms=4, color=COLOURS[i % 8], label=label)
     ax.set(xlabel=xlabel, ylabel=ylabel)
     ax.legend()
+    return ax
+
+
+def walk(p: Tensor, right: Sequence[bool] | Tensor, ax: Axes | None = None, *, labels: Sequence[str] = ()) -> Axes:
+    """Probabilities [T, lines] along an attack, and the moment its iterates turn wrong (`right` [T], for one image)."""
+    ax = axes(ax, 7, 3)
+    for i, line in enumerate(p.detach().cpu().T.numpy()):
+        ax.plot(range(len(line)), line, marker=MARKERS[i % 8], ms=4, color=COLOURS[i % 8], label=labels[i] if i < len(labels) else None)
+    first = next((t for t, ok in enumerate(right) if not ok), None)
+    if first is not None:
+        ax.axvspan(first - 0.5, len(right) - 0.5, color=COLOURS[5], alpha=0.12, lw=0, label="prediction is wrong")
+    ax.set(xlabel="step t of the attack", ylabel="probability", ylim=(0, 1.02), xlim=(-0.5, len(right) - 0.5))
+    _legend_above(ax)
+    return ax
+
+
+def budget_curves(reports: Mapping[float, Report], ax: Axes | None = None, *, named: Sequence[str] = ()) -> Axes:
+    """Robust error of every class against the attack's budget; the `named` classes in colour, the others in grey."""
+    ax, first = axes(ax, 6, 3.6), next(iter(reports.values()))
+    levels = [255 * e for e in reports]
+    for c, name in enumerate(first.classes):
+        errors = [100 * r.rob.by_class[c] for r in reports.values()]
+        if name not in named:
+            ax.plot(levels, errors, color="0.75", lw=1, zorder=1)
+            continue
+        i = list(named).index(name)
+        ax.plot(levels, errors, marker=MARKERS[i % 8], ms=5, color=COLOURS[i % 8], label=name)
+    ax.plot(levels, [100 * r.rob.mean for r in reports.values()], "--", color="black", lw=1.5, label="average")
+    ax.set(xlabel="budget ε (grey levels of 255)", ylabel="robust error (%)", ylim=(0, 102), xticks=levels)
+    _legend_above(ax)
     return ax

@@ -54,8 +54,8 @@ class Optim:
 
 
 OPTIMISERS: dict[str, Callable[[nn.Module, Optim], torch.optim.Optimizer]] = {
-    "adam": lambda m, o: torch.optim.Adam(m.parameters(), o.lr, weight_decay=o.weight_decay),
-    "sgd": lambda m, o: torch.optim.SGD(m.parameters(), o.lr, momentum=o.momentum, weight_decay=o.weight_decay),
+    "adam": lambda m, o: torch.optim.Adam(m.parameters(), o.lr, weight_decay=o.weight_decay, fused=True),
+    "sgd": lambda m, o: torch.optim.SGD(m.parameters(), o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True),
 }
 
 
@@ -218,7 +218,7 @@ class _Training:
 
 def environment() -> dict[str, Any]:
     """What may differ, but then the last digits may, too."""
-    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability()}
+    return {"torch": str(torch.__version__), "threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability()}
 
 
 class _Keeper:

@@ -559,14 +559,13 @@ struct Sums {  // one thread's gradients of the parameters
         for (int l = 0; l < W; ++l) take(in, l, rows + l * WIDTH, N_IN);
         for (int o = 0; o < n_out; ++o)
             for (int l = 0; l < W; ++l) b[o] += gs[o * W + l];
-        int64_t o = 0;
-        for (; o + 4 <= n_out; o += 4) {
+        for (; n_out >= 4; n_out -= 4, gs += 4 * W, w += 4 * WIDTH) {
             int v = 0;
-            for (; v + N * W <= WIDTH; v += N * W) dense_weights_tile<4, N>(gs + o * W, rows + v, WIDTH, w + o * WIDTH + v);
-            for (; v < WIDTH; v += W) dense_weights_tile<4, 1>(gs + o * W, rows + v, WIDTH, w + o * WIDTH + v);
+            for (; v + N * W <= WIDTH; v += N * W) dense_weights_tile<4, N>(gs, rows + v, WIDTH, w + v);
+            for (; v < WIDTH; v += W) dense_weights_tile<4, 1>(gs, rows + v, WIDTH, w + v);
         }
-        for (; o < n_out; ++o)
-            for (int v = 0; v < WIDTH; v += W) dense_weights_tile<1, 1>(gs + o * W, rows + v, WIDTH, w + o * WIDTH + v);
+        for (; n_out > 0; --n_out, gs += W, w += WIDTH)
+            for (int v = 0; v < WIDTH; v += W) dense_weights_tile<1, 1>(gs, rows + v, WIDTH, w + v);
     }
 
     float* add_lanes(const V* from, int n, float* to) const {

@@ -1,4 +1,6 @@
 # @title Set up: run me first
+SAVE_TO_DRIVE = False  # @param {type: "boolean"}
+
 import importlib.util
 import os
 import subprocess
@@ -24,7 +26,7 @@ def find_course() -> None:
 
 
 find_course()
-import torch
+from course_lib import colab
 
-device = "cuda" if torch.cuda.is_available() else "cpu"
-print(f"Python {sys.version.split()[0]}, torch {torch.__version__}, {device}; course_lib is ready")
+session = colab.setup(drive=SAVE_TO_DRIVE)
+print(session.line())

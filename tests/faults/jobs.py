@@ -1,0 +1,128 @@
+"""What the children of the warm process do (see server.py). Each job may be killed at any moment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from course_lib.attacks import PGD
+from course_lib.checkpoints import Store
+from course_lib.data import Split
+from course_lib.methods.base import Method, Step
+from course_lib.methods.natural import Natural
+from course_lib.methods.pgd_at import PGDAT
+from course_lib.training import Optim, fit
+from tests.faults.shims import KillingDisk, make_state
+
+EPOCHS, BATCH, IMAGES = 4, 8, 60  # the last batch of an epoch is a short one
+
+
+@dataclass(frozen=True)
+class Stateful(Method):
+    """A method with everything a method may have: a memory, statistics, noise, and an update every few batches."""
+
+    update_every = 3
+
+    def init_state(self, n_classes: int) -> dict[str, Tensor]:
+        return {"weights": torch.ones(n_classes), "updates": torch.zeros((), dtype=torch.int64)}
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor], at: Step) -> tuple[Tensor, dict[str, Tensor]]:
+        noise = torch.randn(x.shape, generator=at.generator)
+        losses = F.cross_entropy(model(x + 0.1 * noise), y, weight=state["weights"], reduction="none")
+        return losses.mean(), {"by class": torch.zeros(len(state["weights"])).index_add(0, y, losses.detach())}
+
+    def update(self, state: dict[str, Tensor], report: object, at: Step) -> dict[str, Tensor]:
+        seen = at.stats.get("by class", torch.zeros(len(state["weights"])))
+        return {"weights": 0.9 * state["weights"] + 0.1 * (1 + torch.softmax(seen, 0)), "updates": state["updates"] + 1}
+
+
+METHODS = {"natural": Natural(), "pgd_at": PGDAT(PGD(steps=2)), "stateful": Stateful()}
+
+
+def training(name: str) -> tuple[nn.Module, Method, Split, Optim]:
+    """A small training with a running average in the model, momentum or moments, and a rate that drops within the run."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        layers = [nn.Conv2d(1, 4, 5, stride=4), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(196, 4)]
+        model = nn.Sequential(*layers)
+        x, y = torch.randint(0, 256, (IMAGES, 1, 32, 32), dtype=torch.uint8), torch.randint(0, 4, (IMAGES,))
+    optim = Optim("sgd", lr=0.05, batch=BATCH, momentum=0.9, drops=((2, 0.5),)) if name == "natural" else Optim("adam", lr=1e-2, batch=BATCH, drops=((3, 0.1),))
+    return model, METHODS[name], Split(x, y, ("a", "b", "c", "d")), optim
+
+
+class LoggedStore(Store):
+    """Writes down when a save begins and ends."""
+
+    log: Any = None
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        self.log("save", step)
+        super().save(step, state)
+        self.log("saved", step)
+
+
+def train(folder: str | None, name: str, log: str, out: str, save_every: float) -> None:
+    """Train to the end, from wherever an earlier job was killed; write down each step, and at the end the weights' hash.
+
+    Without a folder: the same training without a store.
+    """
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def write(what: str, step: int) -> None:
+        os.write(file, f"{what} {step} {time.monotonic()}\n".encode())
+
+    model, method, split, optim = training(name)
+    store = None if folder is None else LoggedStore(folder)
+    hook = register_optimizer_step_post_hook(lambda *_: write("step", -1))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*cut short")  # a kill between the bytes and their marker
+        if store is not None:
+            store.log = write
+            before = store.latest()
+            write("start", before[0] if before else 0)
+        run = fit(model, method, split, epochs=EPOCHS, optim=optim, seed=3, store=store, progress=False, save_every=save_every)
+    hook.remove()
+    digest = hashlib.sha256()
+    for tensor in run.model.state_dict().values():
+        digest.update(tensor.contiguous().numpy().tobytes())
+    history = [{key: value for key, value in epoch.items() if key != "seconds"} for epoch in run.history]
+    Path(out).write_text(json.dumps({"weights": digest.hexdigest(), "history": history}))
+
+
+def save_and_die(folder: str, step: int, at: int, when: str, mirror: str | None = None) -> None:
+    """Save once, and be killed at a call of it; of the mirror's, when there is one."""
+    store = Store(folder, mirror)
+    store.open({"run": 1}, {})
+    if store.mirror:
+        store.mirror.folder.disk = KillingDisk(at, when)
+    else:
+        store.folder.disk = KillingDisk(at, when)
+    store.save(step, make_state(step))
+    store.close()
+
+
+def write_many(folder: str, who: int, first: int, saves: int) -> None:
+    """Save as fast as possible, without a lease."""
+    store = Store(folder)
+    for step in range(first, first + saves):
+        store.save(step, make_state(step, seed=who))
+
+
+def hold(folder: str, ready: str) -> None:
+    """Hold the lease until killed."""
+    store = Store(folder)
+    store.open({"run": 1}, {})
+    store.save(1, make_state(1))
+    Path(ready).touch()
+    time.sleep(60)

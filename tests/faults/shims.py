@@ -1,0 +1,210 @@
+"""Disks that fail, kill and lie; a state to save; and how much of each fault count to run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from course_lib.disk import Disk
+
+ERRORS = (errno.ENOSPC, errno.EIO, errno.ENOTCONN, errno.EACCES)
+
+
+def share(full: int) -> int:
+    """How many of `full` cases to run: COURSE_FAULTS times as many, a tenth when it is not set, all for "full"."""
+    word = os.environ.get("COURSE_FAULTS", "0.1")
+    return max(1, round(full * (1.0 if word == "full" else float(word))))
+
+
+def make_state(step: int, *, seed: int = 0, size: int = 40) -> dict[str, Any]:
+    """A training state like fit's, small, every part of which depends on the step."""
+    draw = torch.Generator().manual_seed(1000 * seed + step)
+    weights = torch.randn(size, 5, generator=draw)
+    return {
+        "model": {"w": weights, "bn.count": torch.tensor(step)},
+        "optim": {"state": {0: {"momentum": weights * 2, "step": torch.tensor(float(step))}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+        "memory": {"best": torch.tensor(torch.inf)},
+        "epoch": step,
+        "history": [{"loss": step / 7, "note": None, "ok": True}],
+        "who": seed,
+    }
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal to the bit, types included."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and a.contiguous().numpy().tobytes() == b.contiguous().numpy().tobytes()
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+class WatchedDisk(Disk):
+    """A disk whose writing calls pass through `before` and `after`, with a number and a name."""
+
+    CALLS = ("create", "write", "fsync", "close", "rename", "fsync_folder", "truncate", "remove", "make", "read", "names")
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        real = super().__getattribute__(name)
+        return self._watched(name, real) if name in WatchedDisk.CALLS else real
+
+    def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            number = len(self.seen)
+            self.seen.append(name)
+            self.before(number, name, args)
+            result = real(*args)
+            self.after(number, name, args)
+            return result
+
+        return call
+
+    def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:
+        pass
+
+    def after(self, number: int, name: str, args: tuple[Any, ...]) -> None:
+        pass
+
+
+class FailingDisk(WatchedDisk):
+    """Call number `at`, and where it `stays` broken every later one, ends with an error."""
+
+    def __init__(self, at: int, code: int, *, stays: bool = False) -> None:
+        super().__init__()
+        self.at, self.code, self.stays = at, code, stays
+
+    def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:
+        if number == self.at or (self.stays and number > self.at):
+            if name == "write":
+                os.write(args[0], args[1][: len(args[1]) // 2])  # the first half arrives
+            if name == "close":
+                os.close(args[0])
+            raise OSError(self.code, os.strerror(self.code))
+
+
+class KillingDisk(WatchedDisk):
+    """SIGKILL before, after or (a write) half-way through call number `at`."""
+
+    def __init__(self, at: int, when: str) -> None:
+        super().__init__()
+        self.at, self.when = at, when
+
+    def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:
+        if number == self.at and self.when == "half" and name == "write":
+            os.write(args[0], args[1][: len(args[1]) // 2])
+        if number == self.at and self.when in ("before", "half"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def after(self, number: int, name: str, args: tuple[Any, ...]) -> None:
+        if number == self.at and self.when == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class LyingDisk(Disk):
+    """A folder that behaves like Drive on a bad day, reproducibly from a seed.
+
+    A written file may arrive late (empty, or missing, until some calls later, in any order), cut short, not at all, or twice;
+    any call may fail with one of ERRORS; and what is deleted may stay for a while. `settle` lets everything late arrive.
+    `seen` counts each lie, so that a test can tell that it was told.
+    """
+
+    def __init__(self, seed: int, badness: float) -> None:
+        self.draw, self.badness = random.Random(seed), badness
+        self.open_files: dict[int, Path] = {}
+        self.late: list[Callable[[], None]] = []
+        self.seen: dict[str, int] = {}
+
+    def lies(self, what: str, share: float = 1.0) -> bool:
+        if self.draw.random() < self.badness * share:
+            self.seen[what] = self.seen.get(what, 0) + 1
+            return True
+        return False
+
+    def may_fail(self) -> None:
+        self.draw.shuffle(self.late)
+        while self.late and self.draw.random() < 0.3:
+            self.late.pop()()
+        if self.lies("error", 0.5):
+            code = self.draw.choice(ERRORS)
+            raise OSError(code, os.strerror(code))
+
+    def settle(self) -> None:
+        self.badness = 0.0
+        while self.late:
+            self.late.pop()()
+
+    def create(self, path: Path) -> int:
+        self.may_fail()
+        file = super().create(path)
+        self.open_files[file] = path
+        return file
+
+    def write(self, file: int, data: memoryview) -> int:
+        if self.lies("error in a write", 0.5):
+            os.write(file, data[: self.draw.randrange(len(data) + 1)])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self.lies("short write", 0.5):
+            return super().write(file, data[: max(1, len(data) // 3)])
+        return super().write(file, data)
+
+    def fsync(self, file: int) -> None:
+        self.may_fail()
+
+    def close(self, file: int) -> None:
+        path = self.open_files.pop(file)
+        super().close(file)
+        data = path.read_bytes()
+        if self.lies("cut short"):
+            os.truncate(path, self.draw.randrange(len(data) + 1))
+        elif self.lies("dropped"):
+            path.unlink()
+        elif self.lies("late"):
+            path.unlink() if self.draw.random() < 0.5 else os.truncate(path, 0)
+            self.late.append(lambda: self._arrive(path, data))
+        if self.lies("twice"):
+            path.with_name(f"{path.name} (1)").write_bytes(data[: self.draw.choice([len(data), len(data) // 2])])
+        self.may_fail()
+
+    def _arrive(self, path: Path, data: bytes) -> None:
+        """Bytes on their way reach the name they were sent to, if it is still free or only a promise; else a second file."""
+        if path.exists() and path.stat().st_size:
+            path = path.with_name(f"{path.name} (2)")
+        path.write_bytes(data)
+
+    def read(self, path: Path, most: int) -> bytes:
+        self.may_fail()
+        data = super().read(path, most)
+        return data[: len(data) // 2] if self.lies("short read", 0.3) else data
+
+    def names(self, folder: Path) -> list[str]:
+        self.may_fail()
+        return self.draw.sample(names := super().names(folder), len(names))
+
+    def make(self, folder: Path) -> None:
+        self.may_fail()
+        super().make(folder)
+
+    def truncate(self, path: Path) -> None:
+        self.may_fail()
+        super().truncate(path)
+
+    def remove(self, path: Path) -> None:
+        self.may_fail()
+        if self.lies("deleted late"):
+            self.late.append(lambda: path.unlink(missing_ok=True))
+        else:
+            super().remove(path)

@@ -1,0 +1,150 @@
+"""SIGKILL at any moment of a training or a save: nothing but the time since the last save is lost, and no bit differs."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course_lib.checkpoints import Store
+from tests.faults.shims import WatchedDisk, make_state, same, share
+
+KILLS = 200
+METHODS = ("natural", "pgd_at", "stateful")
+INTERVALS = (0.0, 0.0, 0.004, 0.02)  # seconds between saves; 0 saves after every batch
+
+
+def train_with_kills(server: Any, folder: Path, name: str, draw: random.Random, pause: float) -> tuple[dict[str, Any], list[list[str]], float]:
+    """Train in children that are killed until one finishes; what it wrote, the log of each child, and the interval."""
+    logs, out, every = [], folder / "out.json", draw.choice(INTERVALS)
+    while not out.exists():
+        log = folder / f"log{len(logs)}"
+        pid = server.start("train", folder=str(folder / "store"), name=name, log=str(log), out=str(out), save_every=every)
+        time.sleep(draw.uniform(0, pause))
+        os.kill(pid, signal.SIGKILL)  # one that has ended waits, and feels nothing
+        assert server.wait(pid) in (0, -signal.SIGKILL)
+        logs.append(log.read_text().splitlines() if log.exists() else [])
+    return json.loads(out.read_text()), logs, every
+
+
+def check_lost(log: list[str], start_of_next: int, every: float) -> None:
+    """What a kill lost was trained within one interval, and the batch after which the interval was over.
+
+    The interval began before the first lost batch ended, and when it is over a save comes before the next batch.
+    """
+    position = saved = int(log[0].split()[1])
+    ends: dict[int, float] = {}
+    for line in log:
+        what, step, when = line.split()
+        if what == "step":
+            position += 1
+            ends[position] = float(when)
+        elif what == "saved":
+            saved = int(step)
+    assert saved <= start_of_next <= position
+    for step in range(start_of_next + 1, position):  # all that were lost but the last
+        assert ends[step] < ends[start_of_next + 1] + every
+
+
+@pytest.fixture(scope="module")
+def undisturbed(server: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    found = {}
+    for name in METHODS:
+        folder = tmp_path_factory.mktemp(name)
+        began = time.monotonic()
+        words = {"folder": None, "name": name, "log": str(folder / "log"), "out": str(folder / "out.json")}
+        assert server.run("train", save_every=0.0, **words) == 0
+        found[name] = json.loads((folder / "out.json").read_text()), time.monotonic() - began
+    return found
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_killed_training_ends_with_the_same_bits(server: Any, undisturbed: dict[str, Any], tmp_path: Path, name: str) -> None:
+    wanted, seconds = undisturbed[name]
+    draw = random.Random(name)
+    kills = in_save = run = 0
+    while kills < share(KILLS) / 3 or in_save < share(50) / 3:
+        (folder := tmp_path / str(run)).mkdir()
+        found, logs, every = train_with_kills(server, folder, name, draw, seconds * 0.6)
+        assert found == wanted
+        starts = [int(log[0].split()[1]) if log else None for log in logs]
+        for log, start_of_next in zip(logs, starts[1:], strict=False):
+            kills += 1
+            in_save += bool(log) and log[-1].startswith("save ")
+            if log and start_of_next is not None:
+                check_lost(log, start_of_next, every)
+        run += 1
+    print(f"{name}: {kills} kills, {in_save} inside a save, {run} trainings")
+
+
+def steps_of_a_save(folder: Path) -> list[str]:
+    """The calls of a save that also prunes, by name."""
+    store = Store(folder)
+    for step in range(3):
+        store.save(step, make_state(step))
+    store.folder.disk = disk = WatchedDisk()
+    store.save(3, make_state(3))
+    return disk.seen
+
+
+def test_kill_at_each_step_of_a_save(server: Any, tmp_path: Path) -> None:
+    calls = steps_of_a_save(tmp_path / "dry")
+    assert {"create", "write", "fsync", "close", "rename", "fsync_folder", "remove"} <= set(calls)
+    for at, call in enumerate(calls):
+        for when in ("before", "half", "after") if call == "write" else ("before", "after"):
+            store = Store(folder := tmp_path / f"{at}{when}")
+            for step in range(3):
+                store.save(step, make_state(step))
+            newest = 2
+            for step in range(3, 3 + share(10)):
+                assert server.run("save_and_die", folder=str(folder), step=step, at=at, when=when) == -signal.SIGKILL
+                found = newest_without_complaint(folder, step, newest)
+                assert found in (newest, step)
+                newest = found
+            assert newest_after_another_save(folder) == 100
+            assert not list(folder.glob(".tmp-*"))
+
+
+def newest_without_complaint(folder: Path, step: int, newest: int) -> int:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*cut short")  # a file whose marker was not reached: nothing else may be said
+        found = Store(folder).latest()
+    assert found is not None
+    assert same(found[1], make_state(found[0]))
+    return found[0]
+
+
+def newest_after_another_save(folder: Path) -> int:
+    store = Store(folder)
+    store.open({"run": 1}, {})  # the dead one's lease is no hindrance
+    store.save(100, make_state(100))
+    found = store.latest()
+    store.close()
+    assert found is not None
+    return found[0]
+
+
+def test_kill_at_each_step_of_a_copy(server: Any, tmp_path: Path) -> None:
+    """The machine is gone with its disk: what the mirror verified before is found there."""
+    store = Store(tmp_path / "dry", tmp_path / "dry mirror")
+    assert store.mirror
+    for step in range(4):
+        store.mirror.folder.disk = disk = WatchedDisk()
+        store.save(step, make_state(step))
+        assert store.mirror.close(10)
+    for at, call in enumerate(disk.seen):
+        for when in ("before", "half", "after") if call == "write" else ("before", "after"):
+            store = Store(tmp_path / f"local {at}{when}", mirror := tmp_path / f"mirror {at}{when}")
+            for step in range(3):
+                store.save(step, make_state(step))
+                assert store.mirror and store.mirror.close(10)
+            words = {"folder": str(tmp_path / f"new machine {at}{when}"), "mirror": str(mirror)}
+            assert server.run("save_and_die", step=3, at=at, when=when, **words) == -signal.SIGKILL
+            assert newest_without_complaint(mirror, 3, 2) in (2, 3)

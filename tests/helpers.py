@@ -1,0 +1,134 @@
+"""Small builders that several test files share."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from course_lib.data import Dataset, Split, load
+from course_lib.fairness import Errors, Report
+from course_lib.methods import METHODS
+from course_lib.models import build
+from course_lib.training import Optim, fit
+
+THREE = ("cat", "dog", "frog")
+
+
+class Linear(nn.Module):
+    """f(x) = W vec(x) + b, for which much can be solved by hand."""
+
+    def __init__(self, shape: tuple[int, ...] = (1, 2, 2), classes: int = 2, seed: int = 0, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        g = torch.Generator().manual_seed(seed)
+        n = int(np.prod(shape))
+        self.weight = nn.Parameter(torch.randn(classes, n, generator=g, dtype=torch.float64).to(dtype))
+        self.bias = nn.Parameter(torch.randn(classes, generator=g, dtype=torch.float64).to(dtype) / 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.weight.T + self.bias
+
+
+class Small(nn.Module):
+    """A network with all that an attack or a training could disturb: batch norm, dropout, several modes."""
+
+    def __init__(self, classes: int = 3, seed: int = 0, dropout: float = 0.0) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.conv = nn.Conv2d(1, 4, 3, padding=1)
+            self.norm = nn.BatchNorm2d(4)
+            self.drop = nn.Dropout(dropout)
+            self.head = nn.Linear(4 * 6 * 6, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.drop(torch.tanh(self.norm(self.conv(x)))).flatten(1))
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images(n: int, shape: tuple[int, ...] = (1, 6, 6), *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.rand(n, *shape, generator=seeded(seed), dtype=torch.float64).to(dtype)
+
+
+def labels(n: int, classes: int = 3) -> Tensor:
+    return torch.arange(n) % classes
+
+
+def split(n: int = 26, shape: tuple[int, ...] = (1, 6, 6), classes: tuple[str, ...] = THREE, seed: int = 0) -> Split:
+    return Split(images(n, shape, seed=seed), labels(n, len(classes)), classes)
+
+
+def tiny_dataset(root: object = None, limit: int | None = None, seed: int = 0) -> Dataset:
+    """A data set for LeNet-5 that trains in a blink; has the signature of a loader."""
+    n = 24 if limit is None else limit
+    parts = [split(k, (1, 32, 32), seed=s) for s, k in enumerate((n, 9, 12))]
+    return Dataset("tiny", THREE, parts[2], lambda: (parts[0], parts[1]))
+
+
+def report(nat: tuple[int, ...] = (1, 5, 3), rob: tuple[int, ...] = (4, 9, 6), counts: tuple[int, ...] = (10, 10, 20),
+           attack: str = "pgd20", eps: float = 8 / 255) -> Report:
+    return Report(Errors(nat, counts), Errors(rob, counts), THREE, attack, eps)
+
+
+@functools.cache
+def trained_lenet() -> tuple[nn.Module, Split]:
+    """A LeNet-5 that has learnt something in a few seconds, and 2,000 test images."""
+    data = load("fashion-mnist", limit=6000)
+    model = build("lenet5", seed=0)
+    fit(model, METHODS["natural"](), data, epochs=3, optim=Optim(lr=2e-3, batch=100), seed=0, progress=False)
+    return model.eval(), data.test.take(slice(0, 2000))
+
+
+def same_weights(a: nn.Module, b: nn.Module) -> bool:
+    """Equal to the bit."""
+    mine, other = a.state_dict(), b.state_dict()
+    return mine.keys() == other.keys() and all(torch.equal(mine[k], other[k]) for k in mine)
+
+
+def random_states() -> tuple[Any, ...]:
+    """The state of every global source of chance, comparable with ==."""
+    kind, keys, *rest = np.random.get_state()
+    return torch.get_rng_state().tolist(), random.getstate(), kind, keys.tolist(), *rest
+
+
+def belongings(model: nn.Module) -> dict[str, Any]:
+    """All of a model that an attack must leave alone."""
+    return {
+        "modes": [m.training for m in model.modules()],
+        "wants": [p.requires_grad for p in model.parameters()],
+        "grads": [None if p.grad is None else p.grad.tolist() for p in model.parameters()],
+        "values": {k: v.tolist() for k, v in model.state_dict().items()},
+        "chance": random_states(),
+    }
+
+
+@contextmanager
+def left_alone(model: nn.Module) -> Iterator[None]:
+    """Fails when the model or the global random states differ afterwards, also when an exception passes."""
+    before = belongings(model)
+    try:
+        yield
+    finally:
+        after = belongings(model)
+        assert {k for k in before if before[k] != after[k]} == set()
+
+
+def fails_at(module: nn.Module, call: int) -> Any:
+    """Make the n-th forward pass raise; returns the hook's handle."""
+    count = itertools.count(1)
+
+    def hook(*_: object) -> None:
+        if next(count) == call:
+            raise ArithmeticError("stopped here on purpose")
+
+    return module.register_forward_pre_hook(hook)

@@ -1,0 +1,163 @@
+"""The commands that make the notebooks, the pages and the README: what they keep, what they notice, what they refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tools import build_course, execute, notebooks, pages
+from tools.addresses import addressed, badges, setup_code
+from tools.common import ROOT, ToolError, address, sources, write
+from tools.readme_results import replaced
+
+DEMO = (Path(__file__).parent / "demo.py").read_text(encoding="utf-8")
+GITHUB = "https://github.com/someone/some-course"
+BROKEN = "# %% [markdown]\n# # It stops\n\n# %%\nprint(unknown)\n"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one notebook made and built, and one that stops, built twice."""
+    folder = tmp_path_factory.mktemp("course")
+    (folder / "00_demo.py").write_text(DEMO.replace("written by make notebooks", "as it stands"))
+    (folder / "01_broken.py").write_text(BROKEN)
+    (folder / "out").mkdir()
+    (folder / "out" / "07_gone.html").write_text("from before")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execute, "KEPT", folder / "kept")
+        patch.setattr(execute, "inputs", lambda: iter([]))
+        notebooks.make(folder / "00_demo.py", "demo")
+        runs = [build_course.build(sources(folder=folder), folder / "out") for _ in range(2)]
+    (folder / "runs.json").write_text(json.dumps([[(s.stem, s.fresh, s.failed) for s in run] for run in runs]))
+    return folder
+
+
+def page(built: Path) -> str:
+    return (built / "out" / "00_demo.html").read_text(encoding="utf-8")
+
+
+def test_a_broken_notebook_does_not_keep_the_others_from_being_made(built: Path) -> None:
+    for run in json.loads((built / "runs.json").read_text()):
+        assert run == [["00_demo", False, ""], ["01_broken", False, "NameError: name 'unknown' is not defined"]]
+    assert {p.name for p in (built / "out").iterdir()} == {"00_demo.html"}
+    assert {p.name for p in (built / "kept").iterdir()} == {"00_demo.ipynb"}
+
+
+def test_the_stored_notebook_holds_outputs_and_nothing_of_the_machine(built: Path) -> None:
+    notebook = nbformat.read(built / "00_demo.ipynb", as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == [1, 2, 3, 4]
+    assert [output.output_type for output in code[1].outputs] == ["display_data"], "the figure stays, the progress bar goes"
+    assert code[2].outputs[0].text == "no network, no data folder: None\n"
+    assert code[3].outputs[0].text == "0.33\n"
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert not any("execution" in cell.metadata for cell in notebook.cells)
+
+
+def test_a_page_needs_no_network_and_shows_formulas(built: Path) -> None:
+    html = page(built)
+    assert not re.findall(r"""(?:src|srcset)\s*=\s*["'](?!data:)|<link|<script|@import|url\(""", html)
+    assert html.count("<math") == 2 and "munder" in html, "the inline and the display formula, with its limits below"
+    assert 'alt="A line that rises from 0 to 2"' in html
+    assert '<a href="#What-you-will-learn">What you will learn</a>' in html
+    assert "<td>Shirt</td>" in html
+    assert "Colab" not in html, "the badges are for the notebook only"
+
+
+def test_a_formula_that_cannot_be_read_stays_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "convert", lambda *_, **__: 1 / 0)
+    assert pages.mathml("a &lt; b") == '<code class="tex">a &lt; b</code>'
+
+
+def test_the_index_shows_every_notebook_and_the_results(built: Path) -> None:
+    done = [pages.Summary("00_demo", "0 · Demo $x$", "What it **shows**", 95.0), pages.Summary("01_b", "01_b", "", failed="NameError: <x>")]
+    html = pages.index(done, "| model | error |\n|---|---:|\n| natural | 11.5 |")
+    assert '<a href="00_demo.html">0 · Demo <math' in html and "<strong>shows</strong>" in html and "2 min" in html
+    assert "01_b.html" not in html and "NameError: &lt;x&gt;" in html
+    assert re.search(r"<td[^>]*>11.5</td>", html)
+
+
+def test_title_and_first_paragraph() -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# One\n\n![x](y)\n\n- a\n\nThe *blurb*\ngoes on.\n\nMore.")])
+    assert pages.describe(notebook, "01_x") == ("One", "The *blurb*\ngoes on.")
+    assert pages.describe(nbformat.v4.new_notebook(), "01_x") == ("01_x", "")
+
+
+def test_the_fingerprint_sees_every_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "ROOT", tmp_path)
+    monkeypatch.setattr(execute, "__file__", str(tmp_path / "execute.py"))
+    for name in ("execute.py", "course_lib/a.py", "course_lib/embedded/x.gz", "serialized_models/manifest.json"):
+        write(tmp_path / name, "one")
+    seen = [execute.fingerprint("source")]
+    for name in ("course_lib/a.py", "course_lib/embedded/x.gz", "serialized_models/manifest.json", "course_lib/new.py"):
+        write(tmp_path / name, "two")
+        seen.append(execute.fingerprint("source"))
+    seen.append(execute.fingerprint("another source"))
+    monkeypatch.setattr(execute.metadata, "version", lambda name: "0.0")
+    seen.append(execute.fingerprint("source"))
+    assert len(set(seen)) == len(seen)
+    write(tmp_path / "course_lib/a.pyc", "a compiled file is no input")
+    assert execute.fingerprint("source") == seen[-1]
+
+
+def test_ids_are_kept_and_new_ones_do_not_depend_on_the_machine() -> None:
+    run = notebooks.jupytext.reads(DEMO, fmt="py:percent")
+    first = notebooks.stored(run, DEMO, None)
+    for cell, name in zip(first.cells, "abcdefgh", strict=False):
+        cell.id = name
+    longer = DEMO.replace("# %%\nimport os", "# %%\nnew = 1\n\n# %%\nimport os")
+    again = [notebooks.stored(notebooks.jupytext.reads(longer, fmt="py:percent"), longer, first) for _ in range(2)]
+    ids = [cell.id for cell in again[0].cells]
+    assert ids == [cell.id for cell in again[1].cells]
+    assert [i for i in ids if len(i) == 1] == [cell.id for cell in first.cells]
+    assert len(ids) == len(first.cells) + 1
+
+
+def test_badges_and_setup_come_from_the_address() -> None:
+    text = addressed(DEMO, "01_unfairness", GITHUB)
+    assert "https://colab.research.google.com/github/someone/some-course/blob/main/notebooks/01_unfairness.ipynb" in text
+    assert f'ADDRESS = "{GITHUB}"' in text
+    assert addressed(text, "01_unfairness", GITHUB) == text
+    assert addressed(text, "01_unfairness", "https://example.org/x") == addressed(DEMO, "01_unfairness", "https://example.org/x")
+    assert "colab" not in badges("x.ipynb", "https://example.org/x").lower().replace("for colab", "")
+    untouched = [chunk for chunk in DEMO.split("# %%") if '"setup"' not in chunk and '"badges"' not in chunk]
+    assert all(chunk.strip() in text for chunk in untouched)
+
+
+def test_the_setup_cell_says_what_to_do_where_there_is_no_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RuntimeError, match="no public address yet"):
+        exec(compile(setup_code("https://example.org/x"), "setup", "exec"), {})
+
+
+def test_the_address_stands_in_one_place() -> None:
+    """Whatever else shows it is written by a command: the notebooks, and the marked lines of the README."""
+    own = [p for folder in ("course_lib", "tools", "tests", "docs", ".github") for p in (ROOT / folder).rglob("*") if p.is_file()]
+    own += [p for p in ROOT.iterdir() if p.is_file() and p.name not in {"README.md", "pyproject.toml"}]
+    texts = [p for p in own if p.suffix in {".py", ".md", ".yml", ".toml", ".txt", ".j2", ".cff", ""} and "__pycache__" not in p.parts]
+    assert [p for p in texts if address() in p.read_text(encoding="utf-8", errors="ignore")] == []
+
+
+def test_only_the_marked_part_of_the_readme_is_replaced() -> None:
+    text = "before\n<!-- results -->\nold \\1\n<!-- /results -->\nafter\n"
+    assert replaced(text, "results", "| new \\1 |\n") == "before\n<!-- results -->\n| new \\1 |\n<!-- /results -->\nafter\n"
+    with pytest.raises(ToolError, match="badges"):
+        replaced(text, "badges", "x")
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    write(target, "good")
+    with pytest.raises(UnicodeEncodeError):
+        write(target, "half\ud800")
+    assert target.read_text() == "good" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_no_notebooks_is_an_error_that_says_what_is_expected(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="NN_topic"):
+        sources(folder=tmp_path)

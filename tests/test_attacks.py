@@ -1,0 +1,403 @@
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from course_lib.attacks import ATTACKS, OBJECTIVES, PGD, STARTS, Walk, check_images, frozen, predict
+from course_lib.errors import CourseError
+from tests.helpers import Linear, Small, fails_at, images, labels, left_alone, random_states, seeded, trained_lenet
+
+# ------------------------------------------------------------------------------------------ closed forms, on f(x) = Wx + b
+
+
+def direction(model: Linear, y: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """sign grad_x L of two classes: the same everywhere, for cross-entropy and for the margin."""
+    return (model.weight[1 - y] - model.weight[y]).sign().reshape(-1, *shape).detach()
+
+
+def disagreement(model: Linear, z: Tensor, x: Tensor) -> Tensor:
+    """Which way KL(p(x) || p(z)) grows: away from x along the difference of the logits."""
+    d = (model(z) - model(x)).detach()
+    return (d[:, 1] - d[:, 0]).sign().reshape(-1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("objective", ["ce", "margin"])
+@pytest.mark.parametrize(("eps", "a", "steps"), [(0.05, 0.02, 10), (0.3, 0.02, 4), (0.3, 0.02, 0), (1.0, 0.4, 3), (0.1, 0.1, 1)])
+@pytest.mark.parametrize("each", [False, True])
+def test_last_iterate_on_a_linear_model(objective: str, eps: float, a: float, steps: int, each: bool) -> None:
+    """z_K = clip(x + min(K a, eps) s): straight to the ball's corner, as far as the steps and the box let it."""
+    model, shape, n = Linear(), (1, 2, 2), 40
+    x, y = images(n, shape, dtype=torch.float64), labels(n, 2)
+    scale = torch.linspace(0.2, 1, n, dtype=torch.float64) if each else torch.ones(n, dtype=torch.float64)
+    e, step = eps * scale, a * scale.flip(0)
+    z = PGD(0.5, 0.5, steps, objective, start="clean")(model, x, y, eps=e if each else eps, step_size=step if each else a)
+    reach = torch.minimum(steps * step, e).reshape(-1, 1, 1, 1)
+    torch.testing.assert_close(z, (x + reach * direction(model, y, shape)).clamp(0, 1), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("objective", "start"), [*itertools.product(["ce", "margin"], STARTS), ("kl", "gaussian"), ("kl", "uniform")])
+def test_enough_steps_reach_the_corner_from_every_start(objective: str, start: str) -> None:
+    model, shape, eps = Linear(), (1, 2, 2), 0.1
+    x, y = images(40, shape, dtype=torch.float64), labels(40, 2)
+    attack = PGD(eps, eps / 4, 9, objective, start)
+    z0 = next(attack.path(model, x, y))[0]
+    way = disagreement(model, z0, x) * direction(model, torch.zeros_like(y), shape) if objective == "kl" else direction(model, y, shape)
+    torch.testing.assert_close(attack(model, x, y), (x + eps * way).clamp(0, 1), rtol=0, atol=1e-12)
+
+
+def test_kl_has_nowhere_to_go_from_the_clean_image() -> None:
+    """KL(p(x) || p(z)) is least at z = x: a vanishing gradient has no sign."""
+    x = images(8, (1, 2, 2), dtype=torch.float64)
+    assert torch.equal(PGD(0.1, 0.05, 3, "kl", "clean")(Linear(), x, labels(8, 2)), x)
+
+
+@pytest.mark.parametrize("objective", ["ce", "margin"])
+def test_smallest_budget_of_a_linear_model(objective: str) -> None:
+    """An image falls exactly when eps exceeds eps* = margin / ||w_y - w_j||_1 (away from the box)."""
+    model = Linear(seed=3)
+    x = 0.4 + 0.2 * images(60, (1, 2, 2), dtype=torch.float64)
+    logits = model(x).detach()
+    y = logits.argmax(1)
+    margin = (logits.amax(1) - logits.amin(1)) / (model.weight[0] - model.weight[1]).abs().sum()
+    x, y, smallest = x[margin < 0.35], y[margin < 0.35], margin[margin < 0.35].detach()
+    assert len(y) > 20
+    attack = PGD(0.3, 0.01, 60, objective, "clean")
+    for factor, falls in ((0.99, False), (1.01, True)):
+        z = attack(model, x, y, eps=smallest * factor, step_size=smallest / 20)
+        assert ((predict(model, z) != y) == falls).all()
+
+
+# ------------------------------------------------------------------------------------------ ball and box
+
+
+@given(st.data())
+def test_never_outside_ball_or_box(data: Any) -> None:
+    shape = data.draw(st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)))
+    n, dtype = data.draw(st.integers(0, 4)), data.draw(st.sampled_from([torch.float32, torch.float64]))
+    budget = st.one_of(st.sampled_from([0.0, 1e-8, 8 / 255, 1.0]), st.floats(0, 1))
+    x = images(n, shape, seed=data.draw(st.integers(0, 9)), dtype=dtype).round(decimals=data.draw(st.sampled_from([0, 1, 8])))
+    eps = data.draw(st.one_of(budget, st.lists(budget, min_size=n, max_size=n).map(lambda v: torch.tensor(v, dtype=dtype))))
+    attack = PGD(0.5, data.draw(budget), data.draw(st.integers(0, 4)), data.draw(st.sampled_from(sorted(OBJECTIVES))),
+                 data.draw(st.sampled_from(STARTS)), data.draw(budget))
+    model, g = Linear(shape, 3, dtype=dtype), data.draw(st.integers(0, 9))
+    ball = torch.as_tensor(eps, dtype=dtype).reshape(-1, 1, 1, 1)
+    rounding = 4 * torch.finfo(dtype).eps
+    for z, right in attack.path(model, x, labels(n), eps=eps, generator=seeded(g)):
+        assert z.shape == x.shape and z.dtype == dtype and right.shape == (n,) and not z.requires_grad
+        assert ((z >= 0) & (z <= 1)).all() and ((z - x).abs() <= ball + rounding).all()
+    walk = attack.walk(model, x, labels(n), eps=eps, generator=seeded(g), stop=data.draw(st.booleans()))
+    for z in (walk.last, walk.first_wrong, walk.last_right):
+        assert ((z >= 0) & (z <= 1)).all() and ((z - x).abs() <= ball + rounding).all()
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_no_budget_no_change(start: str) -> None:
+    x = images(5)
+    assert torch.equal(PGD(0, 0.1, 3, start=start, noise=0.1)(Small(), x, labels(5)), x)
+
+
+def test_starts() -> None:
+    """Where z_0 lies: in the whole ball, near x, at x."""
+    x = torch.full((200, 1, 6, 6), 0.5)
+    offset = {s: next(PGD(0.2, start=s).path(Small(), x, labels(200)))[0] - x for s in STARTS}
+    assert not offset["clean"].any()
+    assert offset["uniform"].abs().max() > 0.199 and abs(offset["uniform"].std() - 0.2 / 3**0.5) < 2e-3 and abs(offset["uniform"].mean()) < 5e-3
+    assert abs(offset["gaussian"].std() - 1e-3) < 2e-5 and abs(offset["gaussian"].mean()) < 5e-5
+
+
+def test_noise_is_added_at_each_step_with_its_deviation() -> None:
+    x = torch.full((200, 1, 6, 6), 0.5)
+    path = [z for z, _ in PGD(0.5, 0.0, 2, start="clean", noise=0.01).path(Small(), x, labels(200))]
+    first, second = path[1] - path[0], path[2] - path[1]
+    assert abs(first.std() - 0.01) < 2e-4 and abs(second.std() - 0.01) < 2e-4 and not torch.equal(first, second)
+
+
+# ------------------------------------------------------------------------------------------ strength
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_loss_does_not_fall_on_average(objective: str) -> None:
+    model, test = trained_lenet()
+    x, y = test.images(slice(0, 300)), test.y[:300]
+    with torch.no_grad():
+        clean = F.log_softmax(model(x), 1)
+        attack = PGD(16 / 255, 1 / 255, 12, objective, "gaussian")
+        losses = [OBJECTIVES[objective](model(z), y, clean).mean().item() for z, _ in attack.path(model, x, y)]
+    assert all(later >= now for now, later in itertools.pairwise(losses)) and losses[-1] > losses[0] + 0.1, losses
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_named_attacks_break_more_than_their_start(name: str) -> None:
+    model, test = trained_lenet()
+    x, y = test.images(slice(0, 300)), test.y[:300]
+    right = [r.sum().item() for _, r in ATTACKS[name].path(model, x, y)]
+    assert len(right) == ATTACKS[name].steps + 1 and right[-1] < 0.8 * right[0]
+
+
+def test_agrees_with_torchattacks() -> None:
+    """Robust accuracy within 0.3 points of an independent PGD, on a trained model."""
+    if "CI" not in os.environ:
+        pytest.importorskip("torchattacks", reason="torchattacks is not installed; `make test` installs it")
+    import torchattacks
+
+    model, test = trained_lenet()
+    x, y = test.images(), test.y
+    for eps, a, start in ((8 / 255, 2 / 255, "uniform"), (4 / 255, 1 / 255, "clean")):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            theirs = torchattacks.PGD(model, eps=eps, alpha=a, steps=10, random_start=start == "uniform")(x, y)
+        ours = PGD(eps, a, 10, start=start)(model, x, y)
+        mine, other = ((predict(model, z) == y).double().mean().item() for z in (ours, theirs))
+        assert 0.05 < mine < 0.95 and abs(mine - other) <= 0.003, (mine, other)
+
+
+# ------------------------------------------------------------------------------------------ walk is the fold over path
+
+
+def fold(path: list[tuple[Tensor, Tensor]], extra: int, stop: bool) -> Walk:
+    """What `walk` returns, written the long way: one example after another."""
+    iterates, rights = zip(*path, strict=True)
+    k, found = len(path) - 1, []
+    for i in range(len(rights[0])):
+        wrong = [t for t in range(k) if not rights[t][i]]
+        t_wrong = wrong[0] if wrong else k
+        t_found = wrong[extra] if len(wrong) > extra else k
+        n_right = sum(bool(rights[t][i]) for t in range(min(t_found + 1, k) if stop else k))
+        z = [iterates[t][i] for t in range(k + 1)]
+        found.append((z[t_found] if stop else z[k], z[t_found], z[max(t_wrong - 1, 0)], torch.tensor(n_right), torch.tensor(t_wrong)))
+    return Walk(*(torch.stack(part) for part in zip(*found, strict=True)))
+
+
+def unsteady(steps: int, objective: str) -> tuple[PGD, nn.Module, Tensor, Tensor]:
+    """An attack so noisy that examples fall, recover and fall again; some fall at once, some never."""
+    model = Small().double().eval()
+    x = images(60, dtype=torch.float64, seed=5)
+    y = torch.where(torch.arange(60) % 7 == 0, (predict(model, x) + 1) % 3, predict(model, x))
+    return PGD(0.25, 0.02, steps, objective, noise=0.15), model, x, y
+
+
+def test_the_examples_of_the_fold_are_of_every_kind() -> None:
+    attack, model, x, y = unsteady(7, "ce")
+    rights = torch.stack([r for _, r in attack.path(model, x, y)])[:-1]
+    falls = (rights[:-1] & ~rights[1:]).sum(0)
+    recovers = (~rights[:-1] & rights[1:]).any(0)
+    assert (~rights[0]).any() and rights.all(0).any() and (falls > 1).any() and recovers.any() and ((~rights).sum(0) >= 4).any()
+
+
+@pytest.mark.parametrize("stop", [False, True])
+@pytest.mark.parametrize("extra", [0, 1, 2, 3])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+def test_walk_is_the_fold_over_path(objective: str, extra: int, stop: bool, steps: int) -> None:
+    attack, model, x, y = unsteady(steps, objective)
+    budgets = [{}, {"eps": torch.linspace(0, 0.4, 60), "step_size": torch.linspace(0.1, 0, 60)}]
+    for words in budgets:
+        walk = attack.walk(model, x, y, extra=extra, stop=stop, generator=seeded(1), **words)
+        oracle = fold(list(attack.path(model, x, y, generator=seeded(1), **words)), extra, stop)
+        for field in dataclasses.fields(Walk):
+            mine, other = getattr(walk, field.name), getattr(oracle, field.name)
+            assert mine.dtype == other.dtype, field.name
+            torch.testing.assert_close(mine, other, rtol=0, atol=1e-9 if mine.is_floating_point() else 0, msg=f"{field.name} differs")
+        if stop:
+            assert torch.equal(walk.last, walk.first_wrong)
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_walk_of_the_bundled_network_is_the_fold(stop: bool) -> None:
+    """The same for LeNet-5, whose walk may run in a kernel of its own: the same examples, up to rounding at a decision."""
+    model, test = trained_lenet()
+    x, y, attack = test.images(slice(0, 200)), test.y[:200], PGD(start="gaussian")
+    walk, oracle = attack.walk(model, x, y, stop=stop), fold(list(attack.path(model, x, y)), 0, stop)
+    assert (walk.t_wrong == oracle.t_wrong).float().mean() > 0.98 and (walk.n_right == oracle.n_right).float().mean() > 0.98
+    for name in ("last", "first_wrong", "last_right"):
+        assert (getattr(walk, name) - getattr(oracle, name)).abs().mean() < 1e-3, name
+
+
+def test_calling_gives_the_last_iterate() -> None:
+    attack, model, x, y = unsteady(5, "ce")
+    assert torch.equal(attack(model, x, y), attack.walk(model, x, y).last)
+
+
+def test_each_example_walks_alone() -> None:
+    """Neighbours in a batch do not matter: gradients separate."""
+    x, y = images(6, dtype=torch.float64), labels(6)
+    model, attack = Small().double(), PGD(0.1, 0.02, 5, start="clean")
+    alone = torch.cat([attack(model, x[i : i + 1], y[i : i + 1]) for i in range(6)])
+    torch.testing.assert_close(attack(model, x, y), alone, rtol=0, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------ what is left alone
+
+
+def worn_model() -> nn.Module:
+    """Some parts in training mode and some not, some parameters fixed, one with a gradient."""
+    model = Small(dropout=0.5).train()
+    model.norm.eval()
+    model.head.bias.requires_grad_(False)
+    model.conv.weight.grad = torch.ones_like(model.conv.weight)
+    return model
+
+
+CALLS: dict[str, Callable[..., object]] = {
+    "call": lambda a, *args: a(*args),
+    "walk": lambda a, *args: a.walk(*args, extra=1),
+    "stop": lambda a, *args: a.walk(*args, stop=True),
+    "path": lambda a, *args: list(a.path(*args)),
+    "predict": lambda a, model, x, y: [predict(model, x, y) for _ in range(4)],
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("call", CALLS)
+def test_model_and_random_state_are_left_alone(call: str, objective: str) -> None:
+    model, x, y = worn_model(), images(6), labels(6)
+    with left_alone(model):
+        CALLS[call](PGD(0.1, 0.02, 3, objective, noise=0.01), model, x, y)
+    assert x.grad is None and not x.requires_grad
+
+
+@pytest.mark.parametrize("failing", [1, 2, 4])
+@pytest.mark.parametrize("call", CALLS)
+def test_and_after_an_exception(call: str, failing: int) -> None:
+    model = worn_model()
+    fails_at(model, failing)
+    with pytest.raises(ArithmeticError), left_alone(model):
+        CALLS[call](PGD(0.1, 0.02, 4, "kl", noise=0.01), model, images(6, seed=2), labels(6))
+
+
+def test_a_path_that_is_not_followed_to_its_end_leaves_nothing_changed() -> None:
+    model = worn_model()
+    with left_alone(model):
+        next(PGD(0.1, 0.02, 3).path(model, images(6), labels(6)))
+        assert model.training and model.drop.training
+
+
+def test_dropout_rests_during_an_attack() -> None:
+    x, y = images(6), labels(6)
+    assert torch.equal(PGD(0.1)(Small(dropout=0.9).train(), x, y), PGD(0.1)(Small(dropout=0.9).eval(), x, y))
+
+
+def test_frozen_can_be_nested() -> None:
+    model = worn_model()
+    with left_alone(model), frozen(model), frozen(model):
+        assert not any(m.training for m in model.modules()) and not any(p.requires_grad for p in model.parameters())
+
+
+def test_works_where_gradients_are_off() -> None:
+    x, y = images(6), labels(6)
+    with torch.no_grad():
+        z = PGD(0.1)(Small(), x, y)
+        assert not torch.is_grad_enabled()
+    assert torch.equal(z, PGD(0.1)(Small(), x, y)) and not torch.equal(z, x)
+
+
+def test_images_that_require_gradients_are_taken_as_they_are() -> None:
+    x = images(6)
+    assert torch.equal(PGD(0.1)(Small(), x.clone().requires_grad_(), labels(6)), PGD(0.1)(Small(), x, labels(6)))
+
+
+# ------------------------------------------------------------------------------------------ chance
+
+
+@pytest.mark.parametrize("attack", [PGD(0.1, start="uniform"), PGD(0.1, start="gaussian"), PGD(0.1, start="clean", noise=0.05)])
+def test_the_generator_is_the_only_source_of_chance(attack: PGD) -> None:
+    model, x, y = Small(), images(6), labels(6)
+
+    def run(seed: int | None) -> Tensor:
+        torch.rand(3)
+        g = None if seed is None else seeded(seed)
+        return next(itertools.islice(attack.path(model, x, y, generator=g), 1, 2))[0]
+
+    assert torch.equal(run(1), run(1)) and not torch.equal(run(1), run(2)) and torch.equal(run(None), run(None))
+    g, before = seeded(1), random_states()
+    assert not torch.equal(attack(model, x, y, generator=g), attack(model, x, y, generator=g)), "a generator moves on"
+    assert before == random_states()
+
+
+def test_at_changes_the_budget_alone() -> None:
+    attack = PGD(objective="margin", noise=0.1)
+    assert attack.at(0.5) == dataclasses.replace(attack, eps=0.5) and attack.eps == 8 / 255
+
+
+# ------------------------------------------------------------------------------------------ bad input
+
+X, Y = images(4), labels(4)
+
+
+@pytest.mark.parametrize(
+    ("words", "say"),
+    [
+        ({"eps": -0.1}, "from 0 to 1"),
+        ({"eps": 8}, "8 / 255"),
+        ({"eps": float("nan")}, "eps is nan"),
+        ({"eps": float("inf")}, "eps is inf"),
+        ({"step_size": 2}, "step_size is 2"),
+        ({"step_size": -1e-9}, "step_size"),
+        ({"noise": -1}, "noise is -1"),
+        ({"steps": -1}, "0 or more"),
+        ({"steps": 2.5}, "whole number"),
+        ({"objective": "hinge"}, "ce, kl, margin"),
+        ({"start": "random"}, "clean, gaussian, uniform"),
+    ],
+)
+def test_an_attack_that_makes_no_sense(words: dict[str, Any], say: str) -> None:
+    with pytest.raises(CourseError, match=say):
+        PGD(**words)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words", "say"),
+    [
+        (255 * X, Y, {}, r"\[0, 1\].*Divide bytes by 255"),
+        (X - 0.5, Y, {}, r"\[0, 1\]"),
+        (X.masked_fill(X > 0.9, torch.nan), Y, {}, "nan"),
+        ((255 * X).byte(), Y, {}, r"uint8.*float\(\) / 255"),
+        (X.numpy(), Y, {}, "ndarray"),
+        (torch.tensor(0.5), Y, {}, "the first dimension must be the batch"),
+        (X[:, :, :5], Y, {}, r"Small cannot take images of shape \(4, 1, 5, 6\)"),
+        (torch.cat([X, X], 1), Y, {}, r"Small cannot take images of shape \(4, 2, 6, 6\)"),
+        (X, Y[:3], {}, "4 whole numbers"),
+        (X, Y.float(), {}, "float32"),
+        (X, -Y, {}, "from 0"),
+        (X, Y.tolist(), {}, "list"),
+        (X, Y + 5, {}, r"Small gives logits of shape \(4, 3\), labels run to 7"),
+        (X, Y, {"eps": 8}, "8 / 255"),
+        (X, Y, {"eps": torch.tensor([0.1, 0.1, -0.1, 0.1])}, "eps is -0.1"),
+        (X, Y, {"eps": torch.full((3,), 0.1)}, "3 values for 4 images"),
+        (X, Y, {"step_size": torch.tensor([0.1, torch.nan, 0.1, 0.1])}, "step_size is nan"),
+    ],
+)
+@pytest.mark.parametrize("call", ["__call__", "path", "walk"])
+def test_bad_images_labels_and_budgets(call: str, x: Any, y: Any, words: dict[str, Any], say: str) -> None:
+    model = worn_model()
+    with pytest.raises(CourseError, match=say), left_alone(model):
+        list(getattr(PGD(0.1, steps=2), call)(model, x, y, **words))
+
+
+def test_extra_must_be_a_whole_number() -> None:
+    with pytest.raises(CourseError, match="extra"):
+        PGD().walk(Small(), X, Y, extra=-1)
+
+
+def test_an_error_inside_the_model_is_not_disguised() -> None:
+    """Only what looks like a wrong shape is put in other words."""
+
+    class Broken(Small):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        PGD()(Broken(), X, Y)
+
+
+def test_good_images_pass_unchanged() -> None:
+    assert check_images(X, Y).data_ptr() == X.data_ptr()
+    assert PGD()(Small(), X[:0], Y[:0]).shape == (0, 1, 6, 6)

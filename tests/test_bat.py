@@ -1,0 +1,166 @@
+"""BAT, FAT and GAIRAT: what they must equal in the limit, and the edge cases of paper and code."""
+
+import pytest
+import torch
+from torch import nn
+
+from course_lib.attacks import PGD, Walk
+from course_lib.errors import CourseError
+from course_lib.methods import Step
+from course_lib.methods.bat import BAT, from_uniform, to_uniform
+from course_lib.methods.fat import FAT
+from course_lib.methods.gairat import GAIRAT
+from course_lib.methods.pgd_at import PGDAT
+from course_lib.methods.trades import TRADES, kl
+from course_lib.models import build
+
+PLAIN = PGD(steps=10, start="clean")
+
+
+def at(epoch: int = 5, epochs: int = 10) -> Step:
+    return Step(epoch, epochs, 0, 1, torch.Generator().manual_seed(7))
+
+
+@pytest.fixture
+def setting():
+    x = torch.rand(24, 1, 32, 32, generator=torch.Generator().manual_seed(1))
+    model = build("lenet5", seed=3)
+    y = model(x).argmax(1)
+    y[::3] = (y[::3] + 1) % 10  # some are right, some are wrong
+    return model, x, y
+
+
+class Linear(nn.Module):
+    """f(x) = (0, w . x - 1/2 |w|_1): class 1 where the mean of x exceeds one half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        score = x.flatten(1) @ self.w - 0.5 * self.w.abs().sum()
+        return torch.stack([torch.zeros_like(score), score], 1)
+
+
+def test_fat_with_tau_k_is_pgd_at(setting):
+    same = FAT(PLAIN, schedule=((1.0, 10),)).loss(*setting, {}, at())
+    torch.testing.assert_close(same, PGDAT(PLAIN).loss(*setting, {}, at()))
+
+
+def test_fat_with_tau_zero_trains_on_wrong_images_as_they_are():
+    model, x = Linear(), torch.full((1, 1, 2, 2), 0.4)
+    loss = FAT(PGD(eps=0.2, step_size=0.02, steps=10, start="clean")).loss(model, x, torch.tensor([1]), {}, at(0))
+    torch.testing.assert_close(loss, nn.functional.cross_entropy(model(x), torch.tensor([1])))
+
+
+def test_fat_schedule_keeps_the_authors_shares():
+    assert [FAT().tau(at(e, 12)) for e in range(12)] == [0] * 5 + [1] * 4 + [2] * 3
+    assert [FAT().tau(at(e, 120)) for e in (0, 49, 50, 89, 90, 119)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_gairat_with_infinite_l_is_pgd_at(setting):
+    same = GAIRAT(PLAIN, L=float("inf")).loss(*setting, {}, at())
+    torch.testing.assert_close(same, PGDAT(PLAIN).loss(*setting, {}, at()))
+
+
+def test_gairat_before_its_begin_is_pgd_at(setting):
+    torch.testing.assert_close(GAIRAT(PLAIN, begin=0.6).loss(*setting, {}, at()), PGDAT(PLAIN).loss(*setting, {}, at()))
+
+
+def test_gairat_weights():
+    """The values of algorithm.md's table at L = -1, K = 10: nearly one, .119 and 6e-6."""
+    omega = GAIRAT().omega(torch.tensor([0, 5, 10]))
+    torch.testing.assert_close(omega, torch.tensor([0.99966, 0.11920, 6.1e-6]), rtol=1e-2, atol=1e-5)
+
+
+def test_gairat_weighs_the_loss(setting):
+    model, x, y = setting
+    walk = PLAIN.walk(model, x, y)
+    ce = nn.functional.cross_entropy(model(walk.last), y, reduction="none")
+    w = GAIRAT().omega(walk.n_right)
+    torch.testing.assert_close(GAIRAT(PLAIN).loss(model, x, y, {}, at()), (ce * w / w.sum()).sum())
+
+
+def test_bat_without_target_on_the_ends_is_trades(setting):
+    bat = BAT.preset("ablation-6", target_on=()).loss(*setting, {}, at())
+    torch.testing.assert_close(bat, TRADES(6.0).loss(*setting, {}, at()), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("value", "grad0"), [(to_uniform, 0.27), (from_uniform, 0.9)])
+def test_distance_from_uniform(value, grad0):
+    """Zero at uniform; at a logit of 5 the gradient of KL(p||U) is about .27, that of KL(U||p) about .9 - 1/10."""
+    torch.testing.assert_close(value(torch.zeros(2, 10)), torch.zeros(2), atol=1e-6, rtol=0)
+    logits = torch.zeros(1, 10).index_fill_(1, torch.tensor([0]), 5.0).requires_grad_()
+    (g,) = torch.autograd.grad(value(logits).sum(), logits)
+    p = logits.softmax(1)
+    want = p - 0.1 if value is from_uniform else p * (p.log() - (p * p.log()).sum())
+    torch.testing.assert_close(g, want)
+    assert abs(g[0, 0].item() - grad0) < 0.06
+    uniform = torch.full((1, 10), 0.1)
+    direct = (p * (p / uniform).log()).sum() if value is to_uniform else (uniform * (uniform / p).log()).sum()
+    torch.testing.assert_close(value(logits)[0], direct)
+
+
+@pytest.mark.parametrize("preset", ["paper", "code"])
+def test_boundary_pair_on_a_linear_model(preset):
+    """The mean falls by exactly .02 a step from .55: right until .51, wrong from .49 on (crossing half)."""
+    method = BAT.preset(preset, attack=PGD(eps=0.2, step_size=0.02, steps=10, start="clean"))
+    pair = method.images(Linear(), torch.full((1, 1, 2, 2), 0.55), torch.tensor([1]), torch.Generator())
+    assert pair["clean"].mean().item() == pytest.approx(0.51, abs=1e-6)
+    assert pair["first"].mean().item() == pytest.approx({"paper": 0.49, "code": 0.47}[preset], abs=1e-6)
+
+
+@pytest.mark.parametrize("preset", ["paper", "code"])
+def test_wrong_at_once(preset):
+    """Paper: both are x, without noise. Code: both come from the noised z_0, x_a one step on."""
+    method = BAT.preset(preset)
+    x, y = torch.full((1, 1, 2, 2), 0.3), torch.tensor([1])
+    pair = method.images(Linear(), x, y, torch.Generator().manual_seed(0))
+    assert torch.equal(pair["clean"], x) is (preset == "paper")
+    assert (pair["clean"] - x).abs().max() < 0.01
+    if preset == "paper":
+        assert torch.equal(pair["first"], x)
+    else:
+        assert pair["first"].mean() < x.mean() - 1.5 / 255
+
+
+@pytest.mark.parametrize("preset", ["paper", "code"])
+def test_never_wrong(preset):
+    """x_a is z_K in both; x_c is z_{K-1} in the paper, the untested z_K in the code."""
+    method = BAT.preset(preset, attack=PGD(eps=0.2, step_size=0.01, steps=10, start="clean"))
+    pair = method.images(Linear(), torch.full((1, 1, 2, 2), 0.9), torch.tensor([1]), torch.Generator())
+    assert pair["first"].mean().item() == pytest.approx(0.80, abs=1e-6)
+    assert pair["clean"].mean().item() == pytest.approx(0.81 if preset == "paper" else 0.80, abs=1e-6)
+
+
+def test_bat_is_the_sum_it_says(setting):
+    model, x, y = setting
+    method = BAT.preset("paper", alpha=0.3)
+    pair = method.images(model, x, y, at().generator)
+    c, a = model(pair["clean"]), model(pair["first"])
+    want = nn.functional.cross_entropy(c, y) + 6 * kl(model(x), a).mean() + 0.3 * (from_uniform(c).mean() + from_uniform(a).mean())
+    torch.testing.assert_close(method.loss(model, x, y, {}, at()), want)
+
+
+def test_two_draws_differ_and_one_does_not(setting):
+    """One pass gives a pair one step apart; two passes with their own noise do not."""
+    model, x, y = setting
+    x = x * 0.6 + 0.2  # away from the box
+    attack = PGD(steps=10, objective="kl", start="gaussian")
+
+    def apart(draws: int) -> float:
+        pair = BAT(draws=draws, tau=0, attack=attack, literal=True).images(model, x, y, torch.Generator().manual_seed(0))
+        return float((pair["clean"] - pair["first"]).abs().max())
+
+    assert apart(1) <= attack.step_size + 1e-6 < apart(2)
+
+
+def test_walk_is_what_methods_ask_for():
+    assert {"last", "first_wrong", "last_right", "n_right", "t_wrong"} == set(Walk.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("bad", [lambda: BAT(target="up"), lambda: BAT(target_on=("x",)), lambda: BAT(source_on="x"), lambda: BAT.preset("x"),
+                                 lambda: GAIRAT(begin=2.0), lambda: GAIRAT(PGD(steps=0))])
+def test_bad_settings_are_told(bad):
+    with pytest.raises(CourseError):
+        bad()
