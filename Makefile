@@ -38,7 +38,7 @@ lint: $(READY) ## check style and types
 	$(PY) -m mypy
 
 lab: $(READY) ## open JupyterLab on the notebooks
-	$(PY) -m jupyterlab --notebook-dir=notebooks
+	$(PY) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks $$([ "$$(id -u)" -ne 0 ] || echo --allow-root) $(ARGS)
 
 notebooks: $(READY) ## make notebooks/*.ipynb again from the .py sources, with outputs (ONLY=01 takes one)
 	$(PY) -m tools.notebooks $(ONLY)

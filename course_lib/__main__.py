@@ -68,14 +68,16 @@ def do_list(args: argparse.Namespace) -> tuple[Any, str]:
 
 
 def do_train(args: argparse.Namespace) -> tuple[Any, str]:
-    from course_lib.recipes import run, stored_name
+    from course_lib.recipes import finished, run, stored_name
     from course_lib.zoo import publish
 
-    trained, record = run(args.recipe, args.seed, args.out, limit=args.limit, epochs=args.epochs, mirror=args.mirror, root=args.data)
     label = stored_name(args.recipe, args.limit, args.epochs)
-    publish(label, args.seed, trained.model, record, args.out)
-    worst = max(record["reports"][0]["rob"])
-    return record, f"finished: {label}, seed {args.seed}, in {args.out}; worst-class robust error {worst:.1%}"
+    record = finished(label, args.seed, args.out)
+    if record is None:
+        trained, record = run(args.recipe, args.seed, args.out, limit=args.limit, epochs=args.epochs, mirror=args.mirror, root=args.data)
+        publish(label, args.seed, trained.model, record, args.out)
+    errors = ", ".join(f"{kind} {max(record['validation'][kind]):.1%}" for kind in ("nat", "rob"))
+    return record, f"finished: {label}, seed {args.seed}, in {args.out}; worst-class errors on validation data: {errors}"
 
 
 def do_sweep(args: argparse.Namespace) -> tuple[Any, str]:

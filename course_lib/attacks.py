@@ -234,6 +234,14 @@ def predict(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
         return logits_of(model, check_images(x, y), y).argmax(1)
 
 
+def check_fit(model: nn.Module, x: Tensor, classes: int) -> None:
+    """A CourseError unless the model takes such images and tells just so many classes apart."""
+    with torch.no_grad(), frozen(model):
+        told = logits_of(model, check_images(x)).shape[1]
+    if told != classes:
+        raise CourseError(f"{type(model).__name__} tells {told} classes apart, the data has {classes} classes. Build it with classes={classes}.")
+
+
 def check_images(x: Tensor, y: Tensor | None = None) -> Tensor:
     """Floating-point images in [0, 1], one whole-number label an image, or a CourseError."""
     if not isinstance(x, Tensor) or not x.is_floating_point():

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import types
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -189,7 +190,7 @@ def fashion_mnist(root: str | os.PathLike[str] | None, limit: int | None, seed: 
     """Fashion-MNIST at 32 x 32. Embedded: all 10,000 test images and 6,000 training images, stratified."""
     folder = _named_folder(root)
     small = EMBEDDED / "fashion-mnist"
-    most = json.loads((small / "contents.json").read_text())["training_images"]
+    most, _ = _contents(small)
 
     def training() -> tuple[Split, Split]:
         if folder is None and limit is not None and limit <= most:
@@ -255,6 +256,16 @@ def resize(images: np.ndarray, size: int) -> Tensor:
     return torch.from_numpy(out)
 
 
+def _contents(folder: Path) -> tuple[int, dict[str, str]]:
+    """What an embedded data set says of itself: how many training images there are, and each file's sha256."""
+    path = folder / "contents.json"
+    try:
+        content = json.loads(path.read_text())
+        return int(content["training_images"]), dict(content["sha256"])
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise CourseError(f"{path} is missing or damaged ({type(e).__name__}: {e}). Reinstall the course.") from None
+
+
 def _find(place: Path, name: str) -> Path | None:
     return next((p for p in (place / name, place / f"{name}.gz") if p.is_file()), None)
 
@@ -266,10 +277,10 @@ def _read_idx(place: Path, name: str, hashes: Path | None) -> np.ndarray:
         raise CourseError(f"{place / name} is not there. Reinstall the course, or name another data folder.")
     raw = path.read_bytes()
     if hashes is not None:
-        want, have = json.loads((hashes / "contents.json").read_text())["sha256"].get(path.name), hashlib.sha256(raw).hexdigest()
+        want, have = _contents(hashes)[1].get(path.name), hashlib.sha256(raw).hexdigest()
     try:
         body = gzip.decompress(raw) if path.suffix == ".gz" else raw
-    except (OSError, EOFError, ValueError) as e:
+    except (OSError, EOFError, ValueError, zlib.error) as e:
         raise CourseError(f"{path} is damaged ({e}). Delete it and fetch it again, or reinstall the course.") from None
     if hashes is None:
         want, have = FASHION_MD5[name], hashlib.md5(body, usedforsecurity=False).hexdigest()

@@ -183,7 +183,7 @@ class Folder:
             raise Damaged("its marker is too long")
         marker = parse(data)
         if marker is None or not isinstance(marker.get("tensors"), dict):
-            raise Damaged("its marker is damaged")
+            raise Damaged("its marker is damaged, or was cut short")
         if (marker.get("step"), marker.get("sha256")) != (key.step, key.sha):
             raise Damaged("its marker belongs to another checkpoint")
         return marker

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from course_lib.attacks import PGD, predict
+from course_lib.attacks import PGD, check_fit, predict
 from course_lib.data import Split, batches
 from course_lib.errors import CourseError
 from course_lib.fairness import Errors, Report
@@ -37,17 +37,19 @@ def evaluate(model: nn.Module, split: Split, attack: Attack | None = None, *, na
     if not len(split):
         raise CourseError("The split is empty; an evaluation needs one image of each class at least.")
     where = next(model.parameters(), torch.empty(0)).device
+    check_fit(model, split.images(slice(0, 1)).to(where), len(split.classes))
     found: list[Tensor] = []  # [4, B] a batch: label, wrong when clean, wrong under attack, prediction changed
     generator = torch.Generator().manual_seed(seed)
     early = early and not flips
-    spare = early and count_clean
+    spare = count_clean and not flips  # an image that is wrong when clean counts as wrong whatever comes: both ways draw the same noise
     with tqdm(total=len(split), unit="image", desc=f"attack {name}".strip(), disable=not progress, delay=2) as bar:
         for x, y in batches(split, batch):
             x, y = x.to(where), y.to(where)
             clean = predict(model, x, y)
             rest = clean == y if spare else torch.ones_like(y, dtype=torch.bool)  # those still to be attacked
             attacked = clean.clone()
-            attacked[rest] = _attacked(model, x[rest], y[rest], attack, generator, early)
+            if rest.any():
+                attacked[rest] = _attacked(model, x[rest], y[rest], attack, generator, early)
             wrong = (attacked != y) | ((clean != y) & count_clean)
             found.append(torch.stack([y, clean != y, wrong, attacked != clean]).cpu())
             bar.update(len(y))

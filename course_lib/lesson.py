@@ -1,8 +1,7 @@
 """Exercises that check themselves, offline: check("00.step", my_answer) and hint("00.step").
 
-An exercise knows a right answer and the wrong ones that are worth a word. Both are functions, tried on the same cases:
-an answer that agrees with a known mistake on every case gets that mistake's remark. A plain value counts as a function
-of nothing. The exercises themselves are in course_lib/exercises/, one file a notebook.
+An answer, a function or a plain value, is tried on an exercise's cases beside the right one and the known wrong ones; if it
+agrees with one of those on every case it gets that one's remark. The exercises are in course_lib/exercises/, one file a notebook.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def check(name: str, answer: Any) -> Verdict:
     cases = task.cases()
     given, wanted = ([_result(a, case) for case in cases] for a in (answer, task.solution))
     if all(v is None or v is ... for v in given):
-        return Verdict(False, f"Nothing here yet. Write your answer in place of the dots (a function must return it); hint({name!r}) helps.")
+        return Verdict(False, f"Nothing here yet. Write your answer in place of the dots; a function must return it. hint({name!r}) helps.")
     if _agree(given, wanted, task.tolerance):
         return Verdict(True, f"✓ Right. {task.praise}".strip())
     for remark, wrong in task.mistakes.items():
@@ -89,10 +88,8 @@ def _agree(given: Sequence[Any], wanted: Sequence[Any], tolerance: float) -> boo
 
 
 def _same(given: Any, wanted: Any, tolerance: float) -> bool:
-    if isinstance(wanted, Exception):  # some known mistakes end in one
-        return type(given) is type(wanted)
-    if isinstance(wanted, str):
-        return isinstance(given, str) and given.strip().casefold() == wanted.casefold()
+    if isinstance(wanted, Exception | str):  # some known mistakes end in an error
+        return type(given) is type(wanted) and (not isinstance(wanted, str) or given.strip().casefold() == wanted.casefold())
     g, w = _numbers(given), _numbers(wanted)
     return g is not None and w is not None and g.shape == w.shape and np.allclose(g, w, rtol=tolerance, atol=tolerance)
 

@@ -93,7 +93,7 @@ def class_bars(models: Mapping[str, Some], ax: Axes | None = None, *, kind: str 
 
 def _legend_above(ax: Axes, columns: int = 4) -> None:
     """A legend outside the data, whatever the data."""
-    ax.legend(ncols=min(columns, len(ax.get_legend_handles_labels()[1])), loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
+    ax.legend(ncols=min(columns, len(ax.get_legend_handles_labels()[1])), loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, frameon=False)
 
 
 def _seeds(reports: Some) -> Sequence[Report]:
@@ -176,7 +176,7 @@ def images(x: Tensor, ax: Axes | None = None, *, titles: Sequence[str] = (), col
     lines, rows = -(-n // columns), max((t.count("\n") + 1 for t in titles), default=0)
     ax = axes(ax, 1.25 * columns, (1.2 + 0.18 * rows) * lines)
     gap, side = 3 + round(0.15 * height * rows), 4
-    sheet = np.ones((lines * (height + gap), columns * (width + side), 3))
+    sheet = np.ones((lines * (height + gap) + 2, columns * (width + side), 3))
     for i, image in enumerate(x.detach().clamp(0, 1).permute(0, 2, 3, 1).cpu().numpy()):
         top, left = (i // columns) * (height + gap) + gap, (i % columns) * (width + side) + side // 2
         sheet[top : top + height, left : left + width] = image
@@ -233,7 +233,8 @@ def curves(lines: Mapping[str, Sequence[float]], ax: Axes | None = None, *, xlab
     for i, (label, values) in enumerate(lines.items()):
         ax.plot(range(1, len(values) + 1), values, marker=MARKERS[i % 8], ms=4, color=COLOURS[i % 8], label=label)
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    ax.legend()
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    _legend_above(ax)
     return ax
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import platform
 import time
 from collections.abc import Callable
@@ -25,7 +27,7 @@ from course_lib.fairness import Report
 from course_lib.methods import METHODS, Method, Step
 from course_lib.models import build
 from course_lib.training import Optim, Run, divided, environment, fit
-from course_lib.zoo import load_model
+from course_lib.zoo import entry, load_model, load_record, verified
 
 EXAMINATION = (("pgd20", 8 / 255), ("pgd20", 16 / 255))  # what every finished Fashion-MNIST model is put through
 TRANSFORMS: dict[str, Callable[[Dataset], Dataset]] = {"": lambda d: d, "whole": Dataset.whole}
@@ -78,7 +80,7 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None, epoc
     model = _starting_model(recipe, data, seed, models)
     label = stored_name(name, limit, epochs)
     epochs = recipe.epochs if epochs is None else whole(epochs, "epochs", 0)
-    place = f"{label}/seed{seed}/checkpoints"
+    place = f"{label}/seed{seed}/{digest(recipe)}"  # an edited recipe starts beside the old one's checkpoints
     store = Store(Path(out) / place, mirror=None if mirror is None else Path(mirror) / place)
 
     def validate(model: nn.Module, at: Step) -> Report:
@@ -113,6 +115,11 @@ def examine(model: nn.Module, data: Dataset, attack: str, eps: float, progress: 
     return evaluate(model, data.test, pick(ATTACKS, attack, "attack").at(eps), name=attack, progress=progress)
 
 
+def digest(recipe: Recipe) -> str:
+    """Eight digits that change when anything but the description changes."""
+    return hashlib.sha256(json.dumps(_plain(recipe.as_data() | {"about": ""}), sort_keys=True).encode()).hexdigest()[:8]
+
+
 def made_from(recipe: Recipe, data: Dataset, epochs: int) -> dict[str, Any]:
     """What a record must say of its training, so that a test can compare it with the recipe."""
     versions = {"course_lib": course_lib.__version__, "python": platform.python_version(), "numpy": numpy.__version__, "torchvision": version("torchvision")}
@@ -120,12 +127,26 @@ def made_from(recipe: Recipe, data: Dataset, epochs: int) -> dict[str, Any]:
             "training_examples": len(data.train), "data_sha256": data.train.digest(), "versions": {**versions, **environment()}}
 
 
-def up_to_date(name: str, record: dict[str, Any]) -> bool:
+def up_to_date(record: dict[str, Any]) -> bool:
     """Does a stored record come from the recipe as it stands?"""
-    recipe = pick(RECIPES, name, "recipe")
+    name, _, cuts = record.get("recipe", "").partition("@")
     made = record.get("made_from", {})
-    same = _plain(recipe.as_data()) | {"about": ""} == _plain(made.get("recipe", {})) | {"about": ""}
-    return same and made.get("epochs") == recipe.epochs and record.get("recipe") == name
+    epochs = [int(c.removeprefix("epochs=")) for c in cuts.split("@") if c.startswith("epochs=")]
+    if name not in RECIPES or made.get("epochs") != (epochs or [RECIPES[name].epochs])[0]:
+        return False
+    return _plain(RECIPES[name].as_data()) | {"about": ""} == _plain(made.get("recipe", {})) | {"about": ""}
+
+
+def finished(label: str, seed: int, models: Path | str) -> dict[str, Any] | None:
+    """The record of a training that is stored whole, verifies, and was made from the recipe as it stands."""
+    try:
+        record = load_record(label, seed=seed, root=Path(models))
+        what = entry(label, seed, Path(models))
+        if "weights" in what or RECIPES[label.partition("@")[0]].weights:
+            verified(what["weights"], Path(models))
+    except (CourseError, KeyError):
+        return None
+    return record if up_to_date(record) else None
 
 
 def _plain(data: Any) -> Any:

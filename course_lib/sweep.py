@@ -12,8 +12,8 @@ import torch
 from tqdm.auto import tqdm
 
 from course_lib.errors import CourseError
-from course_lib.recipes import RECIPES, run, stored_name, up_to_date
-from course_lib.zoo import entry, load_record, publish, verified
+from course_lib.recipes import RECIPES, finished, run, stored_name
+from course_lib.zoo import publish
 
 Task = tuple[str, int]  # recipe, seed
 
@@ -25,17 +25,6 @@ def tasks(patterns: Sequence[str], seeds: int | None = None) -> list[Task]:
         raise CourseError(f"No recipe matches {', '.join(patterns)}. There is: {', '.join(RECIPES)}.")
     found = [(n, s) for n in names for s in range(RECIPES[n].seeds if seeds is None else seeds)]
     return sorted(found, key=lambda task: task[1])
-
-
-def is_done(task: Task, models: Path) -> bool:
-    """Stored, verified, and made from the recipe as it stands."""
-    try:
-        record = load_record(task[0], seed=task[1], root=models)
-        if RECIPES[task[0]].weights:
-            verified(entry(*task, root=models)["weights"], models)
-    except (CourseError, KeyError):
-        return False
-    return up_to_date(task[0], record)
 
 
 def waves(todo: Sequence[Task]) -> list[list[Task]]:
@@ -60,13 +49,12 @@ def sweep(patterns: Sequence[str], *, out: Path | str = "runs", models: Path | s
     """Train what is not done yet and return every task's record; interrupt it as often as you like."""
     out, models = Path(out), Path(models)
     wanted = tasks(patterns, seeds)
-    cut = words.get("limit") is not None or words.get("epochs") is not None
-    todo = wanted if cut else [t for t in wanted if not is_done(t, models)]
-    made: dict[Task, dict[str, Any]] = {}
+    done = {t: finished(stored_name(t[0], words.get("limit"), words.get("epochs")), t[1], models) for t in wanted}
+    todo = [t for t in wanted if done[t] is None]
     with joblib.parallel_config(backend, n_jobs=jobs), tqdm(total=len(wanted), initial=len(wanted) - len(todo), unit="model", disable=not progress) as bar:
         for wave in waves(todo):
             calls = [joblib.delayed(train_one)(n, s, out=out, models=models, progress=False, **words) for n, s in wave]
             for record in joblib.Parallel(return_as="generator_unordered")(calls):
-                made[record["recipe"].split("@")[0], record["seed"]] = record
+                done[record["recipe"].partition("@")[0], record["seed"]] = record
                 bar.update()
-    return [made[t] if t in made else load_record(t[0], seed=t[1], root=models) for t in wanted]
+    return [r for r in done.values() if r is not None]

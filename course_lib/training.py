@@ -14,13 +14,16 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from course_lib import native
 from course_lib.checkpoints import SaveError
+from course_lib.attacks import check_fit
 from course_lib.data import Dataset, Split, batches
 from course_lib.errors import CourseError, pick, whole
 from course_lib.fairness import Report
@@ -121,6 +124,7 @@ class _Training:
         self.seed, self.validate = seed, validate
         self.optimiser = optim.make(model)
         self.device = next(model.parameters()).device
+        check_fit(model, train.images(slice(0, 1)).to(self.device), len(train.classes))
         self.memory = method.init_state(len(train.classes))
         self.epoch = self.batch = 0
         self.batches = math.ceil(len(train.y) / optim.batch)
@@ -218,7 +222,9 @@ class _Training:
 
 def environment() -> dict[str, Any]:
     """What may differ, but then the last digits may, too."""
-    return {"torch": str(torch.__version__), "threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability()}
+    kernel = native.library()
+    return {"torch": str(torch.__version__), "threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability(),
+            "kernel": "PyTorch" if kernel is None else Path(kernel._name).stem}
 
 
 class _Keeper:

@@ -11,7 +11,8 @@ from typing import Any
 # Before anything imports torch, and inherited by every process a test starts, the notebooks' kernels among them.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["COURSE_CACHE"] = os.path.join(tempfile.gettempdir(), "course-tests-have-no-cache")
-os.environ.pop("COURSE_DATA", None)
+for _name in ("COURSE_DATA", "COURSE_MODELS"):
+    os.environ.pop(_name, None)
 os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
 for _name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
     os.environ[_name] = "http://127.0.0.1:9"  # the discard port: a request fails at once

@@ -53,12 +53,6 @@ def test_enough_steps_reach_the_corner_from_every_start(objective: str, start: s
     torch.testing.assert_close(attack(model, x, y), (x + eps * way).clamp(0, 1), rtol=0, atol=1e-12)
 
 
-def test_kl_has_nowhere_to_go_from_the_clean_image() -> None:
-    """KL(p(x) || p(z)) is least at z = x: a vanishing gradient has no sign."""
-    x = images(8, (1, 2, 2), dtype=torch.float64)
-    assert torch.equal(PGD(0.1, 0.05, 3, "kl", "clean")(Linear(), x, labels(8, 2)), x)
-
-
 @pytest.mark.parametrize("objective", ["ce", "margin"])
 def test_smallest_budget_of_a_linear_model(objective: str) -> None:
     """An image falls exactly when eps exceeds eps* = margin / ||w_y - w_j||_1 (away from the box)."""

@@ -121,7 +121,7 @@ def set_up(notebook: NotebookNode, source: str, stem: str) -> Iterator[str]:
 
 
 def left_over(notebook: NotebookNode) -> Iterator[str]:
-    for name in set(notebook.metadata) - {"kernelspec", "language_info", "colab", "accelerator"}:
+    for name in set(notebook.metadata) - {"kernelspec", "language_info", "jupytext", "colab", "accelerator"}:
         yield f"metadata.{name} is stored, which no reader needs"
     if notebook.metadata.get("language_info", {}).get("version"):
         yield "the version of one machine's Python is stored"

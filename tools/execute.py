@@ -22,6 +22,7 @@ from tools.common import BUILD, ROOT, write
 
 KEPT = BUILD / "executed"
 VERSIONS = ("ipykernel", "jupytext", "matplotlib", "matplotlib-inline", "nbclient", "numpy", "torch", "torchvision")
+OWN = ("COURSE_DATA", "COURSE_MODELS")  # a user's own data and models
 CELL_SECONDS = 600
 NOWHERE = "http://127.0.0.1:9"  # the discard port: whoever asks the network for something learns at once that there is none
 
@@ -53,7 +54,7 @@ def fingerprint(text: str) -> str:
 def surroundings() -> dict[str, str]:
     """The environment of the kernel: no network, no data but the embedded, no profile of this machine."""
     (BUILD / "ipython").mkdir(parents=True, exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if name != "COURSE_DATA" and not name.lower().endswith("_proxy")}
+    kept = {name: value for name, value in os.environ.items() if name not in OWN and not name.lower().endswith("_proxy")}
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), NOWHERE)
     own = {"COURSE_CACHE": str(BUILD / "no-cache"), "IPYTHONDIR": str(BUILD / "ipython"), "JUPYTER_PREFER_ENV_PATH": "1"}
     return {**kept, **proxies, **own, "no_proxy": "localhost,127.0.0.1"}

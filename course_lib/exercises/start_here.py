@@ -48,8 +48,6 @@ EXERCISES = {
                 lambda z, x, g, a, eps: (z + a * g.sign()).clamp(x - eps, x + eps),
             "Each step starts from x again. It should start from z, where the last one ended.":
                 lambda z, x, g, a, eps: (x + a * g.sign()).clamp(x - eps, x + eps).clamp(0, 1),
-            "The ball is drawn around z, so it moves along and holds nothing back. Its centre is the clean image x.":
-                lambda z, x, g, a, eps: (z + a * g.sign()).clamp(z - eps, z + eps).clamp(0, 1),
         },
         hints=(
             "Three things happen, in this order: a step along gradient.sign(), back into the ball around x, back into the box [0, 1].",

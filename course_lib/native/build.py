@@ -15,7 +15,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("lenet.cpp")
-FLAGS = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-ffp-contract=fast", "-fno-math-errno")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread", "-ffp-contract=fast", "-fno-math-errno")
 PATIENCE = 300  # seconds for a compiler that hangs
 
 
@@ -37,9 +37,14 @@ def compiler() -> str:
     raise BuildError(f"no C++ compiler ({', '.join(names)})")
 
 
-def compiled(cxx: str, out: Path, extra: tuple[str, ...] = ("-march=native",)) -> Path:
+def flags() -> list[str]:
+    """Later flags win: COURSE_NATIVE_FLAGS is for a sanitizer, another instruction set or a debugger."""
+    return [*FLAGS, *os.environ.get("COURSE_NATIVE_FLAGS", "").split()]
+
+
+def compiled(cxx: str, out: Path) -> Path:
     """`out`, made from lenet.cpp."""
-    done = _run([cxx, *FLAGS, *extra, str(SOURCE), "-o", str(out)])
+    done = _run([cxx, *flags(), str(SOURCE), "-o", str(out)])
     if done.returncode or not out.is_file():
         lines = (done.stderr.strip() or "no message").splitlines()
         raise BuildError(f"{cxx} failed: {lines[-1][:200]}")
@@ -48,19 +53,21 @@ def compiled(cxx: str, out: Path, extra: tuple[str, ...] = ("-march=native",)) -
 
 def key(cxx: str) -> str:
     """What the machine code depends on: a home folder may be shared by different machines."""
-    what = [SOURCE.read_text(), " ".join(FLAGS), _run([cxx, "--version"]).stdout, platform.machine(), _features()]
+    what = [SOURCE.read_text(), " ".join(flags()), _run([cxx, "--version"]).stdout, platform.machine(), _features()]
     return hashlib.sha256("\0".join(what).encode()).hexdigest()[:16]
 
 
 def library() -> ctypes.CDLL | None:
     """The kernel, built if need be, or None. COURSE_NATIVE=0 turns it off."""
-    return None if os.environ.get("COURSE_NATIVE") == "0" else _library(str(folder()), os.environ.get("CXX"))
+    if os.environ.get("COURSE_NATIVE") == "0":
+        return None
+    return _library(*(os.environ.get(word) for word in ("COURSE_CACHE", "CXX", "COURSE_NATIVE_FLAGS")))
 
 
 @functools.cache
-def _library(where: str, cxx: str | None) -> ctypes.CDLL | None:  # the arguments are what a second attempt could change
+def _library(*settings: str | None) -> ctypes.CDLL | None:  # tried once under the same settings
     try:
-        return _kept(Path(where), compiler())
+        return _kept(folder(), compiler())
     except (BuildError, OSError) as why:
         log.warning("LeNet-5 runs on PyTorch, several times slower, as its C++ kernel is not to be had: %s", why)
         return None

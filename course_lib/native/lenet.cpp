@@ -69,7 +69,7 @@ inline INLINE void times(F&& f) {  // f(0) ... f(N - 1) with compile-time indice
 
 inline V all(float a) { return a - V{}; }
 inline I all(int32_t a) { return a - I{}; }
-inline V max(V a, V b) { return a > b ? a : b; }
+inline V max(V a, V b) { return a > b ? a : b; }  // b where either is NaN
 inline V min(V a, V b) { return a < b ? a : b; }
 
 // tanh x = x P(x^2) / Q(x^2): a minimax fit of the ratio on |x| <= 9, beyond which tanh is 1 in this precision.
@@ -90,7 +90,7 @@ inline INLINE V tanh(V x) {
 
 // exp x for x <= 0: 2^n exp(r) with |r| <= log(2) / 2; 0 below the smallest normal number.
 inline INLINE V exp(V x) {
-    const V y = max(x, all(-87.f));
+    const V y = max(all(-87.f), x);  // in this order NaN stays NaN
     const V n = (y * 1.44269504f + 12582912.f) - 12582912.f;  // rounds: 1.5 * 2^23 leaves no room for a fraction
     const V r = (y - n * 0.693145752f) - n * 1.42860677e-06f;
     V p = 1.3888889e-03f * r + 8.3333333e-03f;
@@ -346,30 +346,8 @@ inline void take(const V* block, int lane, float* values, size_t n) {
 
 enum Objective { CE, KL, MARGIN };
 
-// grad of the objective with respect to the logits. p_y - 1 is computed as -sum of the others, which does not cancel.
-inline void objective_back(int objective, int classes, const V* z, I y, const V* clean, V* g) {
-    if (objective == MARGIN) {
-        V best = all(-INFINITY), ties = all(0.f);
-        for (int j = 0; j < classes; ++j) best = (y != j) & (z[j] > best) ? z[j] : best;
-        for (int j = 0; j < classes; ++j) ties += (y != j) & (z[j] == best) ? all(1.f) : all(0.f);
-        for (int j = 0; j < classes; ++j) g[j] = y == j ? all(-1.f) : (z[j] == best ? 1.f / ties : all(0.f));
-        return;
-    }
-    V top = z[0], sum = all(0.f), others = all(0.f), mass = all(0.f);
-    for (int j = 1; j < classes; ++j) top = max(top, z[j]);
-    for (int j = 0; j < classes; ++j) sum += g[j] = exp(z[j] - top);
-    for (int j = 0; j < classes; ++j) g[j] /= sum;
-    if (objective == KL) {
-        for (int j = 0; j < classes; ++j) mass += clean[j];
-        for (int j = 0; j < classes; ++j) g[j] = g[j] * mass - clean[j];
-        return;
-    }
-    for (int j = 0; j < classes; ++j) others += y == j ? all(0.f) : g[j];
-    for (int j = 0; j < classes; ++j) g[j] = y == j ? -others : g[j];
-}
-
-// Where logit y is the largest (the first of equals; NaN counts as the largest, as in PyTorch)
-inline I is_right(int classes, const V* z, I y) {
+// The label of the largest logit (the first of equals; NaN counts as the largest, as in PyTorch)
+inline I argmax(int classes, const V* z) {
     V best = z[0];
     I label = all(0);
     for (int j = 1; j < classes; ++j) {
@@ -377,7 +355,28 @@ inline I is_right(int classes, const V* z, I y) {
         best = better ? z[j] : best;
         label = better ? all(j) : label;
     }
-    return label == y;
+    return label;
+}
+
+// d/dz_j (max_{i != y} z_i - z_y); equals share, as in PyTorch
+inline void margin_back(int classes, const V* z, I y, V* g) {
+    V best = all(-INFINITY), ties = all(0.f);
+    for (int j = 0; j < classes; ++j) best = (y != j) & (z[j] > best) ? z[j] : best;
+    for (int j = 0; j < classes; ++j) ties += (y != j) & (z[j] == best) ? all(1.f) : all(0.f);
+    for (int j = 0; j < classes; ++j) g[j] = y == j ? all(-1.f) : (z[j] == best ? 1.f / ties : all(0.f));
+}
+
+// d/dz_j of CE(z, y) or KL(q || p(z)) is p_j - q_j, where q is e_y for CE. These sum to 0, so the entry of the label `big`, where p
+// and q are near 1 and would cancel, is computed as minus the sum of the others.
+inline void softmax_back(int classes, const V* z, I big, const V* q, V* g) {
+    V top = z[0], sum = all(0.f), others = all(0.f);
+    for (int j = 1; j < classes; ++j) top = max(top, z[j]);
+    for (int j = 0; j < classes; ++j) sum += g[j] = exp(z[j] - top);
+    for (int j = 0; j < classes; ++j) {
+        g[j] = q ? g[j] / sum - q[j] : g[j] / sum;
+        others += big == j ? all(0.f) : g[j];
+    }
+    for (int j = 0; j < classes; ++j) g[j] = big == j ? -others : g[j];
 }
 
 struct WalkCall {  // mirrors native/__init__.py
@@ -457,10 +456,11 @@ struct Walker {
 
     void round() {  // one step of every lane
         forward<true>(net, s.z[now], s.kept, s.logits);
-        const I right = is_right(c.classes, s.logits, y);
+        const I label = argmax(c.classes, s.logits);
         for (int l = 0; l < W; ++l)
-            if (image[l] >= 0) look(l, right[l]);
-        objective_back(c.objective, c.classes, s.logits, y, s.clean, s.glogits);
+            if (image[l] >= 0) look(l, label[l] == y[l]);
+        if (c.objective == MARGIN) margin_back(c.classes, s.logits, y, s.glogits);
+        else softmax_back(c.classes, s.logits, c.objective == KL ? label : y, c.objective == KL ? s.clean : nullptr, s.glogits);
         backward(net, s.glogits, s.kept, s.kept.d1, s.kept.d2, s.g3, s.g4);
         if (c.noise)
             for (int l = 0; l < W; ++l)

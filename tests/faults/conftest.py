@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+MEMORY = "/dev/shm"
 ROOT = Path(__file__).parents[2]
 
 
@@ -42,6 +45,13 @@ class Server:
         self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """An empty folder, in memory where there is such a place: fsync is slow on disks, and kills do not need it."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as path:
+        yield Path(path)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from tests.faults import jobs
 
 def main() -> None:
     torch.set_num_threads(1)
+    warm_up()
     for line in sys.stdin:
         order = json.loads(line)
         if "wait" in order:
@@ -28,6 +29,17 @@ def main() -> None:
                 child(order["job"], order["words"])
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
+
+
+def warm_up() -> None:
+    """Let torch do its late imports here, once. No backward pass: its threads would not survive a fork."""
+    for name in jobs.METHODS:
+        model, _, _, optim = jobs.training(name)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimiser = optim.make(model)
+        optimiser.step()
+        optimiser.load_state_dict(optimiser.state_dict())
 
 
 def child(job: str, words: dict[str, object]) -> None:

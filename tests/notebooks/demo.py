@@ -14,7 +14,7 @@
 # %% [markdown] tags=["badges"]
 # written by make notebooks
 
-# %% tags=["setup"] cellView="form"
+# %% cellView="form" tags=["setup"]
 print("written by make notebooks")
 
 # %% [markdown]

@@ -1,0 +1,133 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from course_lib.attacks import PGD, predict
+from course_lib.data import Split
+from course_lib.errors import CourseError
+from course_lib.evaluation import evaluate
+from course_lib.fairness import Report
+from tests.helpers import THREE, Small, left_alone, seeded, split, trained_lenet
+
+
+class Reader(nn.Module):
+    """Predicts what is written in the image: value 0.25 c means class c."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -(4 * x.flatten(1)[:, :1] - torch.arange(3)).abs()
+
+
+class Script:
+    """An 'attack' whose outcome is known in advance: image i comes to say what the script says for i."""
+
+    eps = 0.125
+
+    def __init__(self, said: list[int]) -> None:
+        self.said = torch.tensor(said)
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Tensor:
+        assert len(x), "no attack is asked to attack nothing"
+        number = (100 * x[:, 0, 0, 1]).round().long()
+        return written(self.said[number].tolist(), number)
+
+
+def written(said: list[int], number: Tensor | None = None) -> Tensor:
+    """[B, 1, 1, 2]: what the image says, and which one it is."""
+    i = torch.arange(len(said)) if number is None else number
+    return torch.stack([torch.tensor(said) / 4, i / 100], 1).reshape(-1, 1, 1, 2)
+
+
+#        class          0  0  0  1  1  1  1  2  2
+TRUTH = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 2])
+CLEAN = [0, 0, 2, 1, 0, 1, 1, 2, 2]  # wrong: the third and the fifth
+UNDER = [0, 1, 0, 2, 1, 0, 1, 2, 2]  # both of these come right under attack; three others fall
+
+
+@pytest.mark.parametrize("batch", [1, 4, 100])
+@pytest.mark.parametrize(("count_clean", "robust"), [(True, (2, 3, 0)), (False, (1, 2, 0))])
+def test_counts_in_both_conventions(count_clean: bool, robust: tuple[int, ...], batch: int) -> None:
+    """Wrong clean or wrong attacked; or, as the papers' authors count, wrong attacked alone."""
+    s = Split(written(CLEAN), TRUTH, THREE)
+    r = evaluate(Reader(), s, Script(UNDER), name="script", count_clean=count_clean, batch=batch, progress=False)
+    assert (r.nat.wrong, r.rob.wrong, r.nat.counts) == ((1, 1, 0), robust, (3, 4, 2))
+    assert (r.classes, r.attack, r.eps) == (THREE, "script", 0.125)
+
+
+def recovering(attack: PGD, model: nn.Module, s: Split) -> tuple[Tensor, Tensor, Tensor]:
+    """Which images are wrong at z_K, which at any iterate, and which of these recover; all from the path."""
+    wrong = predict(model, s.images(), s.y) != s.y
+    last, ever, rest = wrong.clone(), wrong.clone(), ~wrong  # images that are wrong when clean need no attack
+    rights = torch.stack([right for _, right in attack.path(model, s.images(rest), s.y[rest], generator=seeded(0))])
+    last[rest], ever[rest] = ~rights[-1], (~rights).any(0)
+    return last, ever, ever & ~last
+
+
+@pytest.mark.parametrize(("noise", "at_least"), [(0.0, 0), (0.08, 5)])
+def test_early_on_and_off_agree_up_to_examples_that_recover(noise: float, at_least: int) -> None:
+    model, test = trained_lenet()
+    s, attack = test.take(slice(0, 600)), PGD(8 / 255, 1 / 255, 8, noise=noise)
+    last, ever, back = recovering(attack, model, s)
+    assert at_least <= back.sum() < ever.sum()
+    early, full = (evaluate(model, s, attack, early=e, batch=600, progress=False) for e in (True, False))
+    assert early.rob.wrong == tuple(torch.bincount(s.y[ever], minlength=10).tolist())
+    assert full.rob.wrong == tuple(torch.bincount(s.y[last], minlength=10).tolist())
+    more = tuple(e - f for e, f in zip(early.rob.wrong, full.rob.wrong, strict=True))
+    assert more == tuple(torch.bincount(s.y[back], minlength=10).tolist()) and early.nat == full.nat
+
+
+def test_robust_errors_contain_standard_errors() -> None:
+    model, test = trained_lenet()
+    r = evaluate(model, test.take(slice(0, 400)), PGD(steps=5), progress=False)
+    assert all(b >= 0 for b in r.bnd.wrong) and r.rob.mean > r.nat.mean + 0.05
+
+
+def test_no_budget_robust_is_standard() -> None:
+    model, test = trained_lenet()
+    r = evaluate(model, test.take(slice(0, 300)), PGD(eps=0, steps=3), progress=False)
+    assert r.rob == r.nat
+
+
+def test_same_seed_same_report() -> None:
+    def run(seed: int) -> Report:
+        torch.rand(3)
+        return evaluate(Small(), split(300), PGD(0.02, 0.001, 2), seed=seed, progress=False)
+
+    assert run(0) == run(0) and any(run(0) != run(s) for s in range(1, 4))
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_model_and_random_state_are_left_alone(early: bool) -> None:
+    model = Small(dropout=0.5).train()
+    with left_alone(model):
+        evaluate(model, split(), PGD(0.1, steps=2), early=early, progress=False)
+
+
+def test_a_masked_example_is_not_counted() -> None:
+    s = Split(written(CLEAN), TRUTH, THREE)
+    r = evaluate(Reader(), s.masked(2), PGD(eps=0, steps=1), progress=False)
+    assert r.nat.counts == (2, 4, 2) and r.nat.wrong == (0, 1, 0)
+
+
+def test_progress_is_shown_or_not(capfd: pytest.CaptureFixture[str]) -> None:
+    evaluate(Small(), split(), PGD(0.1, steps=1), progress=False)
+    assert capfd.readouterr() == ("", "")
+
+
+
+
+@pytest.mark.parametrize(
+    ("model", "s", "words", "say"),
+    [
+        (Small(), split(0), {}, "The split is empty"),
+        (Small(), split().take(torch.tensor([0, 3, 6])), {}, "no image of dog, frog"),
+        (Small(2), split(), {}, "2 classes apart, the data has 3 classes"),
+        (Small(4), split(), {}, "4 classes apart, the data has 3 classes"),
+        (Small(), split(shape=(1, 5, 5)), {}, "cannot take images of shape"),
+        (Small(), split(), {"batch": 0}, "batch size"),
+    ],
+)
+def test_bad_input(model: nn.Module, s: Split, words: dict[str, Any], say: str) -> None:
+    with pytest.raises(CourseError, match=say):
+        evaluate(model, s, PGD(0.1, steps=1), progress=False, **words)

@@ -1,0 +1,438 @@
+"""The C++ kernel of LeNet-5 against PyTorch: same numbers, same landmarks, and never a crash."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as some
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from course_lib import attacks, native
+from course_lib.attacks import PGD, Walk
+from course_lib.data import batches, load
+from course_lib.errors import CourseError
+from course_lib.models import LeNet5, build
+from course_lib.native import build as builder
+
+IMAGES = ("last", "first_wrong", "last_right")
+COUNTS = ("n_right", "t_wrong")
+
+needs_kernel = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here, or COURSE_NATIVE=0")
+
+
+def images(n: int, channels: int = 1, classes: int = 10, seed: int = 0) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return torch.rand(n, channels, 32, 32, generator=g), torch.randint(0, classes, (n,), generator=g)
+
+
+def scaled(factor: float, channels: int = 1, classes: int = 10) -> nn.Module:
+    model = build("lenet5", channels=channels, classes=classes)
+    with torch.no_grad():
+        for p in model.parameters():
+            p *= factor
+    return model
+
+
+def by_loop(attack: PGD, model: nn.Module, x: Tensor, y: Tensor, **words: Any) -> Walk:
+    with native.off():
+        return attack.walk(model, x, y, **words)
+
+
+def served(model: nn.Module, x: Tensor) -> bool:
+    """Whether the kernel computed model(x), which must equal PyTorch's either way."""
+    calls = []
+    inner = native._pass
+    native._pass = lambda *a, **k: (calls.append(1), inner(*a, **k))[1]  # type: ignore[assignment]
+    try:
+        out = model(x)
+    finally:
+        native._pass = inner
+    with native.off():
+        torch.testing.assert_close(out, model(x), atol=1e-5, rtol=1e-4)
+    return bool(calls)
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[nn.Module, Tensor, Tensor]:
+    """An adversarially trained LeNet-5, and test images: the numbers must agree where it matters."""
+    data, model = load("fashion-mnist", limit=2000), build("lenet5")
+    opt, attack = torch.optim.Adam(model.parameters(), 2e-3), PGD(steps=3, step_size=4 / 255)
+    g = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        for x, y in batches(data.train, 50, g):
+            opt.zero_grad()
+            F.cross_entropy(model(attack(model, x, y, generator=g)), y).backward()
+            opt.step()
+    return model, data.test.images(slice(0, 200)), data.test.y[:200]
+
+
+# ------------------------------------------------------------------------------------------------------ the same numbers
+
+
+@needs_kernel
+@pytest.mark.parametrize("objective", ["ce", "kl", "margin"])
+def test_after_twenty_steps_as_near_to_float64_as_pytorch(objective: str, trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = trained
+    exact = copy.deepcopy(model).double()
+    start = "gaussian" if objective == "kl" else "uniform"
+    attack = PGD(objective=objective, start=start)
+    ours, theirs = attack.walk(model, x, y), by_loop(attack, model, x, y)
+    draw = attacks._draw
+    monkeypatch.setattr(attacks, "_draw", lambda kind, shape, g, like: draw(kind, shape, g, like.float()).double())
+    truth = by_loop(attack, exact, x.double(), y)
+    for word in IMAGES:
+        right = getattr(truth, word)
+        off = [int(((getattr(walk, word).double() - right).abs() > 1e-4).sum()) for walk in (ours, theirs)]
+        slack = 1e-3 * x.numel()  # one sign that differs early takes some hundred pixels along
+        assert off[0] <= 1.5 * off[1] + slack, f"{word}: {off} pixels differ"
+    for word in COUNTS:
+        assert torch.equal(getattr(ours, word), getattr(truth, word))
+
+
+@needs_kernel
+@pytest.mark.parametrize("words", [{}, {"extra": 1}, {"stop": True}, {"stop": True, "extra": 2}])
+@pytest.mark.parametrize("attack", [PGD(steps=8, step_size=0.02), PGD(steps=8, step_size=0.02, noise=0.01),
+                                    PGD(steps=8, step_size=0.02, objective="margin", start="clean")])
+def test_landmarks_are_the_loops(attack: PGD, words: dict[str, Any], trained: Any) -> None:
+    model, x, y = trained
+    each = torch.linspace(0, 0.15, len(x))
+    ours = attack.walk(model, x, y, eps=each, step_size=each / 4, **words)
+    theirs = by_loop(attack, model, x, y, eps=each, step_size=each / 4, **words)
+    assert 0 < (ours.t_wrong < attack.steps).sum() < len(x)  # both kinds are there
+    for word in COUNTS:
+        assert torch.equal(getattr(ours, word), getattr(theirs, word))
+    for word in IMAGES:
+        assert ((getattr(ours, word) - getattr(theirs, word)).abs() > 1e-5).float().mean() < 1e-3
+
+
+@needs_kernel
+@given(n=some.integers(1, 257), eps=some.floats(0, 0.5), steps=some.integers(0, 50), factor=some.sampled_from([0, 1e-20, 0.1, 1, 3, 30, 1e4, 1e20]),
+       objective=some.sampled_from(["ce", "kl", "margin"]), channels=some.sampled_from([1, 1, 3]), classes=some.sampled_from([2, 7, 10, 41]),
+       extra=some.integers(0, 3), stop=some.booleans(), noise=some.sampled_from([0, 0.01]), seed=some.integers(0, 99))
+def test_any_walk_keeps_the_rules(n: int, eps: float, steps: int, factor: float, objective: str, channels: int, classes: int,
+                                  extra: int, stop: bool, noise: float, seed: int) -> None:
+    n, steps = (n, steps) if n * steps < 3000 else (n, 3000 // n)
+    model, (x, y) = scaled(factor, channels, classes), images(n, channels, classes, seed)
+    y[::2] = attacks.predict(model, x)[::2]
+    walk = PGD(eps=eps, step_size=eps / 4, steps=steps, objective=objective, noise=noise).walk(model, x, y, extra=extra, stop=stop)
+    for word in IMAGES:
+        z = getattr(walk, word)
+        assert z.min() >= 0 and z.max() <= 1 and ((z - x).abs() <= eps + 1e-6).all()
+    hit, was_right = walk.t_wrong < steps, (walk.t_wrong > 0) & (steps > 0)
+    assert (walk.n_right <= steps).all() and (walk.n_right >= walk.t_wrong).all() and (walk.n_right[~hit] == steps).all()
+    assert torch.equal(attacks.predict(model, walk.last_right)[was_right], y[was_right])
+    if extra == 0:
+        assert (attacks.predict(model, walk.first_wrong) != y)[hit].all()
+    if not hit.all():
+        assert torch.equal(walk.first_wrong[~hit], walk.last[~hit])
+
+
+@needs_kernel
+@given(n=some.integers(1, 40), factor=some.sampled_from([0.3, 1, 3]), channels=some.sampled_from([1, 3]), classes=some.sampled_from([2, 10, 41]),
+       wants_x=some.booleans(), seed=some.integers(0, 99))
+def test_logits_and_gradients_are_pytorchs(n: int, factor: float, channels: int, classes: int, wants_x: bool, seed: int) -> None:
+    model, (x, y) = scaled(factor, channels, classes), images(n, channels, classes, seed)
+    results = []
+    for switch in (native.off, lambda: torch.enable_grad()):
+        z = x.clone().requires_grad_(wants_x)
+        with switch():
+            out = model(z)
+        wanted = [*model.parameters(), *([z] if wants_x else [])]
+        results.append((out, torch.autograd.grad(F.cross_entropy(out, y), wanted)))
+    (theirs, their_gradients), (ours, our_gradients) = results
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    for a, b in zip(our_gradients, their_gradients, strict=True):
+        assert a.shape == b.shape and (a - b).norm() <= 1e-4 * b.norm() + 1e-7
+
+
+@needs_kernel
+@pytest.mark.parametrize("flags", ["-mno-avx512f -mavx2 -mfma", "-march=x86-64"])
+def test_every_width_of_register(flags: str, trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "x86_64" not in os.uname().machine:
+        pytest.skip("flags of another machine")
+    model, x, y = trained
+    attack = PGD(steps=5)
+    want = attack.walk(model, x[:19], y[:19])
+    native_lanes = native.library().lenet_lanes()
+    monkeypatch.setenv("COURSE_NATIVE_FLAGS", f"{flags} -O1")
+    assert native.library().lenet_lanes() == (8 if "avx2" in flags else 4) <= native_lanes
+    got = attack.walk(model, x[:19], y[:19])
+    assert torch.equal(got.n_right, want.n_right)
+    assert ((got.last - want.last).abs() > 1e-5).float().mean() < 1e-3
+    test_logits_and_gradients_are_pytorchs.hypothesis.inner_test(19, 1, 3, 5, True, 0)
+
+
+# ------------------------------------------------------------------------------------------------------ the same bits
+
+
+@needs_kernel
+def test_an_image_is_walked_alike_in_any_company_and_on_any_thread(trained: Any) -> None:
+    model, x, y = trained
+    attack, order = PGD(steps=5, start="clean"), torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    whole = attack.walk(model, x, y, stop=True)
+    shuffled = attack.walk(model, x[order], y[order], stop=True)
+    alone = attack.walk(model, x[7:8], y[7:8], stop=True)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        threaded = attack.walk(model, x, y, stop=True)
+    finally:
+        torch.set_num_threads(before)
+    for word in (*IMAGES, *COUNTS):
+        want = getattr(whole, word)
+        assert torch.equal(getattr(shuffled, word), want[order])
+        assert torch.equal(getattr(alone, word), want[7:8])
+        assert torch.equal(getattr(threaded, word), want)
+
+
+@needs_kernel
+@pytest.mark.parametrize("threads", [1, 3])
+def test_gradients_are_the_same_bits_each_time(threads: int) -> None:
+    model, (x, y) = scaled(1), images(129)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        first, second = (torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters())) for _ in range(2))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@needs_kernel
+def test_backward_twice_and_again(trained: Any) -> None:
+    model, x, y = trained
+    z = x[:5].clone().requires_grad_()
+    loss = F.cross_entropy(model(z), y[:5])
+    (once,) = torch.autograd.grad(loss, z, retain_graph=True)
+    (twice,) = torch.autograd.grad(loss, z, retain_graph=True)
+    assert torch.equal(once, twice)
+    (along,) = torch.autograd.grad(loss, z, create_graph=True)  # a second derivative, by PyTorch
+    (ours,) = torch.autograd.grad(along.square().sum(), z)
+    with native.off():
+        (along,) = torch.autograd.grad(F.cross_entropy(model(z), y[:5]), z, create_graph=True)
+        (theirs,) = torch.autograd.grad(along.square().sum(), z)
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
+
+
+@needs_kernel
+def test_only_what_is_wanted_has_a_gradient() -> None:
+    model, (x, y) = scaled(1), images(3)
+    model.conv2.requires_grad_(False)
+    F.cross_entropy(model(x), y).backward()
+    assert model.conv2.weight.grad is None and model.conv1.weight.grad is not None
+    with torch.no_grad():
+        assert not model(x).requires_grad
+
+
+# ------------------------------------------------------------------------------------------------------ who is served
+
+
+class Doubled(LeNet5):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def unusual() -> Iterator[tuple[str, nn.Module, Tensor]]:
+    x = images(3)[0]
+    yield "subclass", Doubled(), x
+    yield "double", build("lenet5").double(), x.double()
+    yield "none", build("lenet5"), x[:0]
+    hooked = build("lenet5")
+    hooked.conv2.register_forward_hook(lambda m, i, o: o + 1)
+    yield "hook", hooked, x
+    strided = build("lenet5")
+    strided.conv3 = nn.Conv2d(16, 120, 5, padding=0, dilation=1, bias=False)
+    yield "no bias", strided, x
+    split = build("lenet5")
+    nn.utils.parametrizations.weight_norm(split.fc1)
+    yield "parametrised", split, x
+    patched = build("lenet5")
+    patched.forward = lambda z: z.flatten(1)[:, :10]  # type: ignore[method-assign]
+    yield "patched", patched, x
+
+
+@needs_kernel
+@pytest.mark.parametrize(("word", "model", "x"), list(unusual()), ids=lambda v: v if isinstance(v, str) else "")
+def test_pytorch_serves_the_unusual(word: str, model: nn.Module, x: Tensor) -> None:
+    assert not served(model, x)
+    y = torch.zeros(len(x), dtype=torch.int64)
+    attack = PGD(steps=2)
+    torch.testing.assert_close(attack(model, x, y), by_loop(attack, model, x, y).last)
+
+
+@needs_kernel
+@pytest.mark.parametrize("change", [
+    lambda x: x, lambda x: x.to(memory_format=torch.channels_last), lambda x: x.transpose(2, 3), lambda x: x[::2], lambda x: x[:, :, :, :].expand(9, 3, 32, 32),
+    lambda x: x.clone().requires_grad_()])
+def test_layouts_are_served(change: Callable[[Tensor], Tensor]) -> None:
+    model, x = scaled(1, channels=3), change(images(9, channels=3)[0])
+    y = torch.zeros(len(x), dtype=torch.int64)
+    assert served(model, x) and served(model.to(memory_format=torch.channels_last), x)
+    assert ((PGD(steps=3)(model, x, y) - by_loop(PGD(steps=3), model, x, y).last).abs() > 1e-5).float().mean() < 1e-3
+
+
+@needs_kernel
+def test_the_changes_of_others_are_seen() -> None:
+    model, (x, _) = scaled(1), images(2)
+    before = model(x)
+    with torch.no_grad():
+        model.fc2.bias += 1
+    torch.testing.assert_close(model(x), before + 1)
+
+
+@needs_kernel
+def test_transformations_see_pytorch() -> None:
+    model, (x, y) = scaled(1), images(3)
+    with torch.no_grad(), native.off():
+        want = model(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(x).dtype == torch.bfloat16
+    torch.testing.assert_close(torch.func.vmap(lambda z: model(z[None])[0])(x), want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.fx.symbolic_trace(model)(x), want)
+    _, slope = torch.func.jvp(model, (x,), (torch.ones_like(x),))
+    torch.testing.assert_close(slope, torch.autograd.functional.jvp(model, x, torch.ones_like(x))[1], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(torch.compile(model, backend="eager")(x), want)
+
+
+@needs_kernel
+@pytest.mark.parametrize(("x", "y"), [
+    (torch.rand(3, 1, 28, 28), torch.zeros(3, dtype=torch.int64)), (torch.rand(3, 2, 32, 32), torch.zeros(3, dtype=torch.int64)),
+    (torch.rand(3, 1, 32, 32), torch.full((3,), 10)), (torch.rand(3, 1, 32, 32) * 2, torch.zeros(3, dtype=torch.int64)),
+    (torch.rand(3, 1, 32, 32), torch.zeros(2, dtype=torch.int64)), (torch.full((3, 1, 32, 32), torch.nan), torch.zeros(3, dtype=torch.int64))])
+def test_what_does_not_fit_is_a_plain_error(x: Tensor, y: Tensor) -> None:
+    with pytest.raises(CourseError):
+        PGD(steps=2)(build("lenet5"), x, y)
+
+
+@needs_kernel
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_broken_weights_do_what_they_do_in_pytorch(bad: float) -> None:
+    model, (x, y) = scaled(1), images(20)
+    with torch.no_grad():
+        model.fc1.weight[0, 0] = bad
+    ours, theirs = PGD(steps=3).walk(model, x, y), by_loop(PGD(steps=3), model, x, y)
+    for word in COUNTS:
+        assert torch.equal(getattr(ours, word), getattr(theirs, word))
+    if bad != bad:
+        assert torch.equal(ours.last, theirs.last)
+
+
+@needs_kernel
+def test_a_forked_process_can_walk() -> None:
+    model, (x, y) = scaled(1), images(40)
+    before, want = torch.get_num_threads(), PGD(steps=2)(model, x, y)
+    child = os.fork() if sys.platform != "win32" else -1
+    if child == 0:
+        torch.set_num_threads(1)
+        os._exit(0 if torch.equal(PGD(steps=2)(model, x, y), want) else 1)
+    assert os.waitpid(child, 0)[1] == 0 and torch.get_num_threads() == before
+
+
+# ------------------------------------------------------------------------------------------------------ building it
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache of its own, and a compiler that is quick: it copies a library that is there."""
+    if native.library() is None:
+        pytest.skip("no C++ compiler here, or COURSE_NATIVE=0")
+    (ready,) = [p for p in builder.folder().glob(f"lenet-{builder.key(builder.compiler())}-*.so") if builder._digest(p) in p.name]
+    fake = tmp_path / "fake-c++"
+    fake.write_text(f'#!/bin/sh\necho built >> {tmp_path}/built\n[ "$1" = --version ] && exit 0\nwhile [ "$1" != -o ]; do shift; done\ncp {ready} "$2"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
+    builder._library.cache_clear()
+    yield tmp_path / "cache" / "native"
+    builder._library.cache_clear()
+
+
+def kept(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def test_built_once_and_found_again(fresh: Path) -> None:
+    assert native.library() is not None and len(kept(fresh)) == 1
+    builds = (fresh.parent.parent / "built").read_text().count("built")
+    builder._library.cache_clear()
+    assert native.library() is not None and len(kept(fresh)) == 1
+    assert (fresh.parent.parent / "built").read_text().count("built") == builds + 1  # only its version was asked for
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:1000], lambda b: b[:5000] + b"x" + b[5001:], lambda b: b""])
+def test_a_damaged_library_is_replaced(fresh: Path, damage: Callable[[bytes], bytes]) -> None:
+    native.library()
+    (path,) = fresh.iterdir()
+    whole = path.read_bytes()
+    path.unlink()  # the first one stays mapped
+    path.write_bytes(damage(whole))
+    builder._library.cache_clear()
+    assert native.library() is not None and path.read_bytes() == whole
+
+
+def test_a_folder_that_cannot_be_written(fresh: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fresh.parent.write_text("a file where the folder should be")
+    assert native.library() is not None and native.library() is not None
+    assert len(caplog.records) == 1 and "cannot be kept" in caplog.text
+
+
+def test_a_full_disk(fresh: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        Path(target).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(builder.shutil, "copyfile", full)
+    assert native.library() is not None and len(caplog.records) == 1
+    assert kept(fresh) == []  # no half file stays
+
+
+@pytest.mark.parametrize("cxx", ["/bin/false", "no-such-compiler", "true"])
+def test_without_a_working_compiler_pytorch_serves(cxx: str, fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("CXX", cxx)
+    with caplog.at_level(logging.WARNING):
+        model, (x, y) = scaled(1), images(3)
+        assert not served(model, x) and native.library() is None
+        torch.testing.assert_close(PGD(steps=2)(model, x, y), by_loop(PGD(steps=2), model, x, y).last)
+    assert len(caplog.records) == 1 and "runs on PyTorch" in caplog.text
+
+
+def test_a_library_of_something_else_is_refused(fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    fake = Path(os.environ["CXX"])
+    fake.write_text(fake.read_text().replace("cp ", "echo not a library, not "). replace('"$2"', '> "$2"'))
+    assert native.library() is None and len(caplog.records) == 1
+
+
+def test_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COURSE_NATIVE", "0")
+    assert native.library() is None and not served(scaled(1), images(2)[0])
+
+
+def test_two_processes_build_at_once(fresh: Path) -> None:
+    say = "from course_lib import native; import torch; from course_lib.models import build; print(build('lenet5')(torch.zeros(1, 1, 32, 32)).sum().item())"
+    both = [subprocess.Popen([sys.executable, "-c", say], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    answers = [p.communicate(timeout=120) for p in both]
+    assert [p.returncode for p in both] == [0, 0] and answers[0] == answers[1] and not answers[0][1]
+    assert len(kept(fresh)) == 1
+
+
+def test_the_name_says_what_the_code_depends_on(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cxx = builder.compiler()
+    names = {builder.key(cxx)}
+    monkeypatch.setattr(builder, "_features", lambda: "another CPU")
+    names.add(builder.key(cxx))
+    monkeypatch.setenv("COURSE_NATIVE_FLAGS", "-O0")
+    names.add(builder.key(cxx))
+    monkeypatch.setattr(builder, "SOURCE", Path(__file__))
+    names.add(builder.key(cxx))
+    assert len(names) == 4
