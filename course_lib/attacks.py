@@ -116,6 +116,12 @@ class PGD:
         s = _Setting.of(self, model, x, y, eps, step_size, generator)
         if (fast := native.walk(s, model, extra, stop)) is not None:  # the loop below, as one kernel
             return Walk(*fast)
+        with channels_last(model):
+            return self._loop(model, s, extra, stop)
+
+    def _loop(self, model: nn.Module, s: _Setting, extra: int, stop: bool) -> Walk:
+        """`walk`, step by step: what the kernel must equal."""
+        x, y = s.x, s.y
         z, n = s.z0.clone(), len(x)
         first_wrong, last_right = z.clone(), z.clone()
         n_right, n_wrong = torch.zeros_like(y), torch.zeros_like(y)
@@ -162,11 +168,11 @@ class _Setting:
         e = _per_example(attack.eps if eps is None else eps, x, "eps")
         a = _per_example(attack.step_size if step_size is None else step_size, x, "step_size")
         g = torch.Generator().manual_seed(0) if generator is None else generator
-        z0 = x.clone()
+        z0 = x
         if attack.start == "uniform":
-            z0 = x + e * (2 * _draw(torch.rand, x.shape, g, x) - 1)
+            z0 = _draw(torch.rand, x.shape, g, x).mul_(2).sub_(1).mul_(e).add_(x)  # x + e (2 r - 1), without temporaries
         elif attack.start == "gaussian":
-            z0 = x + GAUSSIAN * _draw(torch.randn, x.shape, g, x)
+            z0 = _draw(torch.randn, x.shape, g, x).mul_(GAUSSIAN).add_(x)
         noise = attack.noise * _draw(torch.randn, (attack.steps, *x.shape), g, x) if attack.noise else None
         clean = x.new_zeros(())
         if attack.objective == "kl":
@@ -194,7 +200,7 @@ class _Setting:
 
 def project(z: Tensor, x: Tensor, eps: Tensor) -> Tensor:
     """The nearest point of the ball around x and of the box [0, 1]."""
-    return z.clamp(x - eps, x + eps).clamp(0, 1)
+    return z.clamp(x - eps, x + eps).clamp_(0, 1)
 
 
 @contextmanager
@@ -212,6 +218,21 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
             m.training = mode
         for p, want in wants:
             p.requires_grad_(want)
+
+
+@contextmanager
+def channels_last(model: nn.Module) -> Iterator[nn.Module]:
+    """On a CPU convolutions are up to twice as fast when their weights lie channels last; afterwards each lies as it did."""
+    plain = [p for p in model.parameters() if type(p) is nn.Parameter and p.device.type == "cpu"]
+    moved = [p for p in plain if p.ndim == 4 and p.dtype == torch.float32]
+    before = [p.data for p in moved]
+    try:
+        for p in moved:
+            p.data = p.data.contiguous(memory_format=torch.channels_last)
+        yield model
+    finally:
+        for p, data in zip(moved, before, strict=True):
+            p.data = data
 
 
 def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:

@@ -47,9 +47,9 @@ class Store:
         self.folder = Folder(self.dir)
         try:
             self.folder.disk.make(self.dir)
-            self.mirror = None if mirror is None else Mirror(Path(mirror), keep)
-        except (OSError, StopIteration) as error:
+        except OSError as error:
             raise CourseError(f"No store can be made in {self.dir}: {error}. Choose a folder that you may write to.") from None
+        self.mirror = None if mirror is None else Mirror(Path(mirror), keep)
         self.lease = Lease(self.dir)
         self._base = (self.dir, None if mirror is None else Path(mirror))
         self._identity: dict[str, Plain] | None = None
@@ -117,7 +117,7 @@ class Store:
         here, there = self._base
         for n in range(2, 10_000):
             path, mirror = here.with_name(f"{here.name}-{n}"), there and there.with_name(f"{there.name}-{n}")
-            if _empty(path) and (mirror is None or _empty(mirror)):
+            if _empty(path) and (mirror is None or _empty(mirror, unreachable=True)):
                 return path, mirror
         raise CourseError(f"There are too many stores beside {here}. Delete those you do not need.")
 
@@ -241,10 +241,10 @@ def _differences(there: Mapping[str, object], now: Mapping[str, object]) -> str:
     return "; ".join(f"{w} is {say[w not in now] or repr(now[w])}, was {say[w not in there] or repr(there[w])}" for w in words)
 
 
-def _empty(path: Path) -> bool:
+def _empty(path: Path, *, unreachable: bool = False) -> bool:
     try:
         return not any(path.iterdir())
     except FileNotFoundError:
         return True
     except OSError:
-        return False
+        return unreachable

@@ -85,15 +85,19 @@ class Report:
         return self.classes[self.rob.worst_class]
 
     def to_json(self) -> dict[str, Any]:
-        nat, rob = self.nat.by_class.tolist(), self.rob.by_class.tolist()
-        return {"attack": self.attack, "eps": self.eps, "classes": list(self.classes), "counts": list(self.nat.counts), "nat": nat, "rob": rob}
+        rates = {k: e.by_class.tolist() for k, e in (("nat", self.nat), ("rob", self.rob), ("flips", self.flips)) if e is not None}
+        return {"attack": self.attack, "eps": self.eps, "classes": list(self.classes), "counts": list(self.nat.counts), **rates}
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Report:
         try:
             counts = tuple(int(n) for n in row["counts"])
-            nat, rob = (Errors(tuple(round(e * n) for e, n in zip(row[k], counts, strict=True)), counts) for k in ("nat", "rob"))
-            return cls(nat, rob, tuple(str(c) for c in row["classes"]), str(row["attack"]), float(row["eps"]))
+
+            def errors(kind: str) -> Errors:
+                return Errors(tuple(round(e * n) for e, n in zip(row[kind], counts, strict=True)), counts)
+
+            flips = errors("flips") if "flips" in row else None
+            return cls(errors("nat"), errors("rob"), tuple(str(c) for c in row["classes"]), str(row["attack"]), float(row["eps"]), flips)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
             raise CourseError(f"Not a report ({type(e).__name__}: {e}). One needs attack, eps, classes, counts, nat and rob.") from None
 

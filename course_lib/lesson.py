@@ -1,4 +1,4 @@
-"""Exercises that check themselves, offline: check("00.step", my_answer) and hint("00.step").
+"""Exercises that check themselves, offline: lesson.check("00.step", my_answer) and lesson.hint("00.step").
 
 An answer, a function or a plain value, is tried on an exercise's cases beside the right one and the known wrong ones; if it
 agrees with one of those on every case it gets that one's remark. The exercises are in course_lib/exercises/, one file a notebook.
@@ -57,21 +57,21 @@ def check(name: str, answer: Any) -> Verdict:
     cases = task.cases()
     given, wanted = ([_result(a, case) for case in cases] for a in (answer, task.solution))
     if all(v is None or v is ... for v in given):
-        return Verdict(False, f"Nothing here yet. Write your answer in place of the dots; a function must return it. hint({name!r}) helps.")
+        return Verdict(False, f"Nothing here yet. Write your answer in place of the dots and return it. lesson.hint({name!r}) helps.")
     if _agree(given, wanted, task.tolerance):
         return Verdict(True, f"✓ Right. {task.praise}".strip())
     for remark, wrong in task.mistakes.items():
         if _agree(given, [_result(wrong, case) for case in cases], task.tolerance):
             return Verdict(False, f"✗ Not quite. {remark}")
-    return Verdict(False, f"✗ Not yet. {_difference(given, wanted, task.tolerance)} hint({name!r}) helps.")
+    return Verdict(False, f"✗ Not yet. {_difference(given, wanted, task.tolerance)} lesson.hint({name!r}) helps.")
 
 
 def hint(name: str, n: int = 1) -> Verdict:
     """The n-th hint, each a little plainer than the one before."""
     hints = pick(exercises(), name, "exercise").hints
     if whole(n, "the number of the hint", 1) > len(hints):
-        raise CourseError(f"{name} has {len(hints)} hints; ask for hint({name!r}, {len(hints)}), or open the solution.")
-    more = f" (There is one more: hint({name!r}, {n + 1}).)" if n < len(hints) else ""
+        raise CourseError(f"{name} has {len(hints)} hints; ask for lesson.hint({name!r}, {len(hints)}), or open the solution.")
+    more = f" (There is one more: lesson.hint({name!r}, {n + 1}).)" if n < len(hints) else ""
     return Verdict(False, f"Hint {n}: {hints[n - 1]}{more}")
 
 

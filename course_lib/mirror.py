@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 from pathlib import Path
 
@@ -27,8 +28,8 @@ class Mirror:
         self.keep = keep
         self.identity = b""  # the text of store.json, written before the first checkpoint
         self.written = self.verified = -1  # the newest step that is there; that was read back, marker and all
-        self.anchor = next(parent for parent in path.absolute().parents if parent.exists())
-        self._device = os.stat(self.anchor).st_dev
+        self.anchor = next(parent for parent in path.absolute().parents if _device(parent) is not None)
+        self._device = _device(self.anchor)
         self._next: Packed | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -52,7 +53,7 @@ class Mirror:
         return news
 
     def close(self, seconds: float) -> bool:
-        """Wait for the copy under way, try a failed one once more; False when it is still not there after `seconds`."""
+        """Wait for the copy under way, try a failed one again; False when it is still not there after `seconds`."""
         with self._change:
             self._closing = True
             self._change.notify_all()
@@ -72,18 +73,17 @@ class Mirror:
                 )
 
     def _work(self) -> None:
-        last_try = False
-        while (packed := self._take(last_try)) is not None:
-            last_try = self._closing
+        last_tries = 0  # that failed while the store was closing
+        while (packed := self._take(last_tries >= 2)) is not None:
             try:
                 self.copy(packed)
-                last_try = False
             except Exception as error:  # whatever it is, it must not end the thread, nor the training
+                last_tries += self._closing
                 self.complain(error)
                 self._put_back(packed)
 
     def _take(self, enough: bool) -> Packed | None:
-        """The next one to copy; None, and the thread is over, when there is none or the store closes and it was tried."""
+        """The next one to copy; None, and the thread is over, when there is none, or the store closes and it was tried enough."""
         with self._change:
             if self._next is None or (enough and self._closing):
                 self._thread = None  # under the same lock as offer: no offer is ever lost
@@ -114,10 +114,15 @@ class Mirror:
 
     def reach(self) -> None:
         """Make the folder, but only where the disk it belongs on is still there: an unmounted Drive is an empty local folder."""
-        try:
-            there = os.stat(self.anchor).st_dev == self._device
-        except FileNotFoundError:
-            there = False
-        if not there:
+        if _device(self.anchor) != self._device:
             raise OSError(errno.ENOTCONN, f"{self.anchor} is not there any more")
         self.folder.disk.make(self.folder.path)
+
+
+def _device(path: Path) -> int | None:
+    """The disk that a folder is on, None where there is no folder or it cannot be asked."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev if stat.S_ISDIR(found.st_mode) else None

@@ -23,7 +23,7 @@ from course_lib.errors import CourseError
 
 FORMAT = 1
 MAX_RECORDS = 20_000  # tensors in a checkpoint; the largest network of the course has some hundreds
-MAX_PICKLE = 8 << 20
+MAX_HEADER = 2 << 20  # everything but the tensors' values: 200,000 numbers of a history fit
 MAX_DEPTH = 50
 ATOMS = ("BINUNICODE", "GLOBAL", "BININT", "BININT1", "BININT2", "LONG1")  # the opcodes of a storage's five words
 ITEM_SIZES = {"Byte": 1, "Char": 1, "Bool": 1, "Untyped": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4}
@@ -51,6 +51,11 @@ def pack(step: int, identity: dict[str, Any], state: dict[str, Any]) -> Packed:
     file = io.BytesIO()
     torch.save({"format": FORMAT, "step": step, "identity": identity, "state": copy}, file)
     data = file.getvalue()
+    if (extra := len(data) - sum(tensor.nbytes for _, tensor in _tensors(copy))) > MAX_HEADER:
+        raise CourseError(
+            f"Beside its tensors the state takes {extra:,} bytes, and at most {MAX_HEADER:,} are loaded again. "
+            "Keep long lists of numbers as one tensor each: torch.tensor(the_list)."
+        )
     key = Key(step, hashlib.sha256(data).hexdigest())
     marker = {"step": step, "sha256": key.sha, "bytes": len(data), "tensors": spec(copy)}
     return Packed(key, data, json.dumps(marker).encode())
@@ -149,8 +154,8 @@ def _check_zip(data: bytes) -> None:
             if any(e.compress_type or e.compress_size != e.file_size or e.file_size > len(data) for e in records.values()):
                 raise Damaged("its records are compressed, which torch.save never does")
             pickles = [name for name in records if name.endswith("/data.pkl")]
-            if len(pickles) != 1 or records[pickles[0]].file_size > MAX_PICKLE:
-                raise Damaged(f"its header is missing, double, or longer than {MAX_PICKLE:,} bytes")
+            if len(pickles) != 1 or records[pickles[0]].file_size > MAX_HEADER:
+                raise Damaged(f"its header is missing, double, or longer than {MAX_HEADER:,} bytes")
             header = archive.read(pickles[0])
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise Damaged(f"it is not an archive of torch.save ({type(error).__name__})") from None

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from course_lib import native
-from course_lib.checkpoints import SaveError
 from course_lib.attacks import check_fit
+from course_lib.checkpoints import SaveError
 from course_lib.data import Dataset, Split, batches
 from course_lib.errors import CourseError, pick, whole
 from course_lib.fairness import Report
@@ -48,6 +48,9 @@ class Optim:
         whole(self.batch, "batch size", 1)
         if not 0 < self.lr < math.inf:
             raise CourseError(f"The learning rate is {self.lr}; it must be a positive number, such as 1e-3.")
+        for word, value in (("momentum", self.momentum), ("weight decay", self.weight_decay)):
+            if not 0 <= value < 1:
+                raise CourseError(f"The {word} is {value}; it must be a number from 0 to below 1.")
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
         return OPTIMISERS[self.name](model, self)
@@ -246,7 +249,7 @@ class _Keeper:
         self.began = time.monotonic() - t.seconds
         self.bar = tqdm(total=t.epochs * t.batches, initial=t.position(), unit="batch", disable=not progress, desc=t.method.name)
         if t.position() and progress:
-            self.bar.write(self.where())
+            self.bar.write(self.where(), file=self.bar.fp)  # standard output is for results
 
     def where(self) -> str:
         """resuming at epoch 7, batch 212 of 480 (61 %, about 2 min left)"""

@@ -41,7 +41,13 @@ def manifest(root: Path | None = None) -> dict[str, dict[str, dict[str, Any]]]:
     content = parse_json(path.read_bytes(), path)
     if content.get("format") != FORMAT or not isinstance(content.get("models"), dict):
         raise CourseError(f"{path} has format {content.get('format')!r}; this library reads {FORMAT}. Update whichever is older.")
+    if not all(isinstance(seeds, dict) and all(_seed_row(*row) for row in seeds.items()) for seeds in content["models"].values()):
+        raise CourseError(f"{path} is damaged: a recipe's seeds do not name files. Restore it: git checkout {path.name}.")
     return content["models"]
+
+
+def _seed_row(seed: str, what: Any) -> bool:
+    return seed.isdecimal() and isinstance(what, dict) and all(isinstance(file, dict) for file in what.values())
 
 
 def parse_json(raw: bytes, path: Path) -> dict[str, Any]:
@@ -65,7 +71,7 @@ def verified(what: Mapping[str, Any], root: Path | None = None) -> bytes:
     """The bytes of a file the manifest names, when they are the bytes it names."""
     root = (root or models_dir()).resolve()
     file, want = what.get("file"), what.get("sha256")
-    if not isinstance(file, str) or not isinstance(want, str) or not (root / file).resolve().is_relative_to(root):
+    if not isinstance(file, str) or "\0" in file or not isinstance(want, str) or not (root / file).resolve().is_relative_to(root):
         raise CourseError(f"The manifest names {file!r} with sha256 {want!r}; it must be a file inside {root} with its hash. Restore manifest.json.")
     path = root / file
     if not path.is_file() or path.stat().st_size > LARGEST:
@@ -143,38 +149,49 @@ def publish(name: str, seed: int, model: nn.Module | None, record: Mapping[str, 
     files = {"record": (f"{name}/seed{seed}.json", (json.dumps(record, indent=1) + "\n").encode())}
     if tensors:
         files["weights"] = (f"{name}/seed{seed}.safetensors", safetensors.torch.save(tensors))
-    what = {}
-    for kind, (file, raw) in files.items():
-        write_whole(root / file, raw)
-        what[kind] = {"file": file, "sha256": hashlib.sha256(raw).hexdigest()}
+    what = {kind: {"file": file, "sha256": hashlib.sha256(raw).hexdigest()} for kind, (file, raw) in files.items()}
     with locked(root):
         known = manifest(root) if (root / "manifest.json").exists() else {}
         known.setdefault(name, {})[str(seed)] = what
         content = {"format": FORMAT, "models": {n: dict(sorted(s.items())) for n, s in sorted(known.items())}}
-        write_whole(root / "manifest.json", (json.dumps(content, indent=1) + "\n").encode())
+        files["manifest"] = ("manifest.json", (json.dumps(content, indent=1) + "\n").encode())
+        write_together({root / file: raw for file, raw in files.values()})
 
 
-def write_whole(path: Path, raw: bytes) -> None:
-    """Write to a temporary file beside `path` and rename: nothing half-written is ever seen."""
-    part = None
+def write_together(files: Mapping[Path, bytes]) -> None:
+    """Write each file beside its place, and only when all are safe rename them in order: a full disk changes nothing."""
+    parts: dict[Path, Path] = {}
+    path = Path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as f:
-            part = f.name
-            f.write(raw)
-            f.flush()
-            os.fsync(f.fileno())
-        os.chmod(part, 0o644)
-        os.replace(part, path)
+        for path, raw in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as f:
+                parts[path] = Path(f.name)
+                f.write(raw)
+                f.flush()
+                os.fsync(f.fileno())
+            os.chmod(parts[path], 0o644)
+        for path, part in parts.items():
+            os.replace(part, path)
     except OSError as e:
-        if part:
-            Path(part).unlink(missing_ok=True)
-        raise CourseError(f"Cannot write {path} ({e.strerror or e}). Free some space or choose a folder you may write to.") from None
+        raise _cannot_write(path, e) from None
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
+
+
+def _cannot_write(path: Path, e: OSError) -> CourseError:
+    return CourseError(f"Cannot write {path} ({e.strerror or e}). Free some space or choose a folder you may write to.")
 
 
 @contextlib.contextmanager
 def locked(root: Path) -> Iterator[None]:
     """One writer at a time for the manifest."""
-    with (root / ".lock").open("w") as f:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        f = (root / ".lock").open("w")
+    except OSError as e:
+        raise _cannot_write(root, e) from None
+    with f:
         fcntl.flock(f, fcntl.LOCK_EX)
         yield

@@ -16,8 +16,9 @@
 #
 # Five minutes: an image, a model, an attack, and whose accuracy it took.
 #
-# **You will learn** what an adversarial example is and how projected gradient descent (PGD) makes one; why one average error hides
-# what happens to single classes; how to train a network against the attack, and how such a training survives a lost connection.
+# **You will learn** what an adversarial example is and how projected gradient descent (PGD) makes one; why one average error
+# hides what happens to single classes; how to train a network against the attack, and how such a training survives a lost
+# connection.
 #
 # **You need** Python and a first acquaintance with PyTorch: tensors, a forward pass, `autograd`. No GPU.
 #
@@ -27,18 +28,48 @@
 # *Badges for Colab, Kaggle and Binder stand here once the project has a public address.*
 
 # %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
-# --- setup: made by make notebooks ---
+# @title Set up: run me first
+SAVE_TO_DRIVE = False  # @param {type: "boolean"}
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ADDRESS = "https://example.org/class-wise-robust-fairness"
+
+
+def find_course() -> None:
+    """Make course_lib importable: installed, in a clone around this notebook, or cloned now (Colab, Kaggle)."""
+    if importlib.util.find_spec("course_lib"):
+        return
+    # Kaggle first: it looks like Colab
+    work = Path("/kaggle/working") if "KAGGLE_KERNEL_RUN_TYPE" in os.environ else Path.cwd()
+    clone = work / "course"
+    around = [folder for folder in (clone, work, *work.parents) if (folder / "course_lib" / "__init__.py").is_file()]
+    if not around and "example.org" in ADDRESS:
+        raise RuntimeError("course_lib was not found, and the project has no public address yet: open this notebook inside a clone.")
+    if not around:
+        subprocess.run(["git", "clone", "--quiet", "--depth", "1", ADDRESS, str(clone)], check=True)
+    sys.path.insert(0, str(around[0] if around else clone))
+
+
+find_course()
+from course_lib import colab
+
+session = colab.setup(drive=SAVE_TO_DRIVE)
+print(session.line())
 
 # %% cellView="form"
 # @title How much: FULL trains ten times as long and keeps its checkpoints
 FULL = False  # @param {type:"boolean"}
 
 import tempfile
-from pathlib import Path
 
 from course_lib.checkpoints import Store
 
-THROWN_AWAY = Path(tempfile.mkdtemp())  # where the short trainings of a quick look keep their checkpoints
+THROWN_AWAY = Path(tempfile.mkdtemp())  # a quick look keeps its checkpoints here
 
 
 def store_for(name):
@@ -48,22 +79,22 @@ def store_for(name):
 # %% [markdown]
 # ## 1 · Ten classes
 #
-# Fashion-MNIST is a data set of small grey pictures of clothes. Here is one test image of each class. The images are tensors with values
-# in $[0, 1]$, so one grey level of a screen is $1/255$.
+# Fashion-MNIST is a data set of small grey pictures of clothes. Here is one test image of each class. The images are tensors with
+# values in $[0, 1]$, so one grey level of a screen is $1/255$.
 
 # %%
 import torch
 from torch.nn import functional as F
 
-from course_lib import PGD, evaluate, fit, load, load_model, plots
-from course_lib.lesson import check, hint
+from course_lib import PGD, evaluate, fit, lesson, load, load_model, plots
 
 test = load("fashion-mnist").test
 first_of_each = torch.tensor([torch.nonzero(test.y == c)[0, 0] for c in range(len(test.classes))])
 x, y = test.images(first_of_each), test.y[first_of_each]
 plots.show(
     plots.images(x, titles=[test.classes[c] for c in y], columns=5),
-    alt="One test image of each of the ten classes of Fashion-MNIST, from T-shirt/top to ankle boot, each under its class name.",
+    alt="One test image of each of the ten classes of Fashion-MNIST, "
+    "from T-shirt/top to ankle boot, each under its class name.",
 )
 
 # %% [markdown]
@@ -71,7 +102,8 @@ plots.show(
 #
 # ## 2 · A model, and what it believes
 #
-# `load_model` gives a LeNet-5 that was trained the usual way on all 60,000 training images. We show it a shirt that it recognises.
+# `load_model` gives a LeNet-5 that was trained the usual way on all 60,000 training images. We show it a shirt that it
+# recognises.
 
 # %%
 model = load_model("exp1/natural", seed=0)
@@ -87,14 +119,17 @@ p_clean = belief[sure][0]
 left, right = plots.panels(2, 9, 3, width_ratios=[1, 3])
 plots.images(x, left)
 plots.probabilities({"clean image": p_clean}, test.classes, right)
-plots.show(right, alt="A shirt, and the model's probabilities for it: nearly all of the belief is on the class Shirt.")
+plots.show(
+    right,
+    alt="A shirt, and the model's probabilities for it: nearly all of the belief is on the class Shirt.",
+)
 assert p_clean.argmax() == y
 
 # %% [markdown]
 # ### Your prediction
 #
-# We are going to change every pixel by at most 8 grey levels of 255. You would have to look closely to see it.
-# What will the model say? Choose before you read on.
+# We are going to change every pixel by at most 8 grey levels of 255. You would have to look closely to see it. What will the
+# model say? Choose before you read on.
 
 # %% cellView="form"
 # @title Your prediction
@@ -104,11 +139,12 @@ print("You predict:", my_prediction)
 # %% [markdown]
 # ## 3 · The attack, written out
 #
-# The attack searches for the image $z$ near $x$ on which the loss of the true class $y$ is largest. "Near" is the ball
-# $B(x, \varepsilon)$ of all $z$ with $|z_i - x_i| \le \varepsilon$ in every pixel $i$. From a random point of the ball, each step goes uphill
-# by $a$ in every pixel, and is then projected back into the ball and into the box $[0, 1]$ of real images (Madry et al., 2018):
+# The attack searches for the image $z$ near $x$ on which the loss of the true class $y$ is largest. "Near" is the ball $B(x,
+# \varepsilon)$ of all $z$ with $|z_i - x_i| \le \varepsilon$ in every pixel $i$. From a random point of the ball, each step goes
+# uphill by $a$ in every pixel, and is then projected back into the ball and into the box $[0, 1]$ of real images (Madry et al.,
+# 2018):
 #
-# $$z_{t+1} = \Pi_{B(x, \varepsilon)} \left( z_t + a \cdot \mathrm{sign}\left( \nabla_z L(f(z_t), y) \right) \right), \qquad t = 0, \dots, K - 1$$
+# $$z_{t+1} = \Pi_{B(x, \varepsilon)} \left( z_t + a \cdot \mathrm{sign}( \nabla_z L(f(z_t), y) ) \right), \qquad t = 0, \dots, K - 1$$
 #
 # Each equation stands above the line that computes it. We take steps of one grey level, so that we can watch.
 
@@ -119,7 +155,7 @@ eps, a, K = 8 / 255, 1 / 255, 11
 u = eps * (2 * torch.rand(x.shape, generator=torch.Generator().manual_seed(0)) - 1)
 z = (x + u).clamp(x - eps, x + eps).clamp(0, 1)
 
-for t in range(K):
+for _ in range(K):
     z.requires_grad_()
     # L(f(z), y) = -log p_y(z)
     loss = F.cross_entropy(model(z), y)
@@ -131,7 +167,7 @@ for t in range(K):
 attack = PGD(eps=eps, step_size=a, steps=K)
 assert torch.allclose(z, attack(model, x, y), atol=1e-6)  # the library's PGD is these lines
 assert (z - x).abs().max() <= eps + 1e-6
-print("largest change of a pixel:", round(255 * float((z - x).abs().max()), 2), "grey levels")
+print(f"largest change of a pixel: {255 * (z - x).abs().max():.1f} grey levels")
 
 # %% [markdown]
 # What did it do to the image, and to the model's belief?
@@ -145,8 +181,8 @@ plots.adversarial(x[0], z[0], left)
 plots.probabilities({"clean image": p_clean, "attacked image": p_attacked}, test.classes, right)
 plots.show(
     right,
-    alt="Left: the clean shirt, the change that the attack makes (enlarged), and the attacked shirt, which looks the same. "
-    "Right: the probabilities have moved from Shirt to a class that looks like it.",
+    alt="Left: the clean shirt, the change that the attack makes (enlarged), and the attacked shirt, "
+    "which looks the same. Right: the probabilities have moved from Shirt to another class.",
 )
 said = test.classes[p_attacked.argmax()]
 print(f"The model now says {said} with {p_attacked.max():.0%}. You predicted: {my_prediction}.")
@@ -155,8 +191,8 @@ assert p_attacked.argmax() != y
 # %% [markdown]
 # ## 4 · The walk
 #
-# PGD is usually called for its last iterate only. But it walks there, from $z_0$ to $z_K$, and somewhere on the way it crosses the border
-# between two classes. `attack.path` yields every iterate with the word whether the model still gets it right.
+# PGD is usually called for its last iterate only. But it walks there, from $z_0$ to $z_K$, and somewhere on the way it crosses
+# the border between two classes. `attack.path` yields every iterate with the word whether the model still gets it right.
 
 # %%
 walk = list(attack.path(model, x, y))  # K + 1 pairs (z_t, is z_t right)
@@ -168,48 +204,56 @@ with torch.no_grad():
 titles = [f"t = {t}\n{test.classes[row.argmax()]}\n{row.max():.0%}" for t, row in enumerate(p)]
 plots.show(
     plots.images(iterates, titles=titles, columns=6, framed=[not ok for ok in is_right]),
-    alt="The twelve iterates of the attack. They all look like the same shirt; from some step on the prediction above them is another class, "
-    "and they are framed.",
+    alt="The twelve iterates of the attack. They all look like the same shirt; "
+    "from some step on the prediction above them is another class, and they are framed.",
 )
 
 # %%
 rival = int(p[-1].argmax())
-ax = plots.walk(p[:, [int(y), rival]], is_right, labels=[test.classes[int(y)], test.classes[rival]])
-plots.show(ax, alt="The probability of Shirt falls step by step while that of the rival class rises; where they cross, the prediction turns wrong.")
+names = [test.classes[int(y)], test.classes[rival]]
+ax = plots.walk(p[:, [int(y), rival]], is_right, labels=names)
+plots.show(
+    ax,
+    alt="The probability of Shirt falls step by step while that of the rival class rises; "
+    "where they cross, the prediction turns wrong.",
+)
 
 crossing = is_right.index(False)
 landmarks = attack.walk(model, x, y)  # what the library keeps of a walk, in one pass
 assert int(landmarks.t_wrong) == crossing
-assert torch.equal(landmarks.first_wrong, iterates[[crossing]]) and torch.equal(landmarks.last_right, iterates[[max(0, crossing - 1)]])
+assert torch.equal(landmarks.first_wrong, iterates[[crossing]])
+assert torch.equal(landmarks.last_right, iterates[[crossing - 1]])
 print(f"The first wrong iterate is z_{crossing}.")
 
 # %% [markdown]
-# The last right and the first wrong iterate sit on both sides of the border. Several methods of this course train on exactly these images
-# instead of the last one.
+# The last right and the first wrong iterate sit on both sides of the border. Several methods of this course train on exactly
+# these images instead of the last one.
 #
 # ## 5 · Whose accuracy did it take?
 #
-# One shirt proves nothing. The course stores what PGD with 20 steps does to all 10,000 test images, for five models that
-# differ only in their random seed. The **standard error** of a class is the share of its images that the model gets wrong as they are. The
-# **robust error** is the share that it gets wrong as they are or under attack.
+# One shirt proves nothing. The course stores what PGD with 20 steps does to all 10,000 test images, for five models that differ
+# only in their random seed. The **standard error** of a class is the share of its images that the model gets wrong as they are.
+# The **robust error** is the share that it gets wrong as they are or under attack.
 #
-# **Predict first:** an attack of 8 grey levels is the same for everybody. Will it cost every class about the same? Which will it cost most?
+# **Predict first:** an attack of 8 grey levels is the same for everybody. Will it cost every class about the same? Which will it
+# cost most?
 
 # %%
 from course_lib.fairness import Spread, class_spreads
 from course_lib.zoo import load_reports
 
 reports = load_reports("exp1/natural", eps=8 / 255)  # five reports, one a seed
-ax = plots.class_bars({"standard error": reports, "robust error, ε = 8/255": reports}, kind=["nat", "rob"])
+bars = {"standard error": reports, "robust error, ε = 8/255": reports}
 plots.show(
-    ax,
-    alt="Standard and robust error of the natural models by class, easiest first. The attack hardly touches some classes and "
-    "takes nearly everything from others; Shirt has the largest error both times.",
+    plots.class_bars(bars, kind=["nat", "rob"]),
+    alt="Standard and robust error of the natural models by class, easiest first. The attack takes "
+    "little from some classes and nearly everything from others; Shirt has the largest error both times.",
 )
 
 # %% tags=["nbval-check-output"]
 standard, robust = class_spreads([r.nat for r in reports]), class_spreads([r.rob for r in reports])
-print(f"errors in %, mean ± standard deviation over {len(reports)} seeds\n{'class':12}  {'standard':>13}  {'robust':>13}  taken by the attack")
+print(f"errors in %, mean ± standard deviation over {len(reports)} seeds")
+print(f"{'class':12}  {'standard':>13}  {'robust':>13}  taken by the attack")
 for c in plots.difficulty(reports):
     taken = 100 * (robust[c].mean - standard[c].mean)
     print(f"{test.classes[c]:12}  {standard[c]!s:>13}  {robust[c]!s:>13}  {taken:6.1f} points")
@@ -220,8 +264,9 @@ assert 0.5 < average.mean < 0.6  # band
 assert max(s.mean for s in robust) > 0.9 > 0.4 > min(s.mean for s in robust)  # band
 
 # %% [markdown]
-# The average tells nobody's story: some classes keep most of their images, others lose nearly all. The whiskers are 95 % intervals over
-# the seeds, so chance in training does not explain the differences. How a defence should treat its classes is what this course is about.
+# The average tells nobody's story: some classes keep most of their images, others lose nearly all. The whiskers are 95 %
+# intervals over the seeds, so chance in training does not explain the differences. How a defence should treat its classes is what
+# this course is about.
 #
 # ## 6 · Train one against the attack
 #
@@ -229,8 +274,8 @@ assert max(s.mean for s in robust) > 0.9 > 0.4 > min(s.mean for s in robust)  # 
 #
 # $$\min_f \quad \frac{1}{n} \sum_i \max_{z \in B(x_i, \varepsilon)} L(f(z), y_i)$$
 #
-# The inner maximum is what PGD looks for. Here we train on a small part of the training set for a moment. `fit` is the course's only
-# training loop; given a `store`, it keeps checkpoints.
+# The inner maximum is what PGD looks for. Here we train on a small part of the training set for a moment. `fit` is the course's
+# only training loop; given a `store`, it keeps checkpoints.
 
 # %%
 from course_lib import Optim, build
@@ -239,11 +284,16 @@ from course_lib.methods import METHODS
 limit, epochs = (6000, 15) if FULL else (2000, 6)  # FULL: about ten times as much work
 data = load("fashion-mnist", limit=limit)
 method = METHODS["pgd_at"](PGD(eps=8 / 255, step_size=3 / 255, steps=5))
-settings = {"epochs": epochs, "optim": Optim("adam", lr=2e-3, batch=50), "seed": 0, "progress": FULL}
+optim = Optim("adam", lr=2e-3, batch=50)
+settings = {"epochs": epochs, "optim": optim, "seed": 0, "progress": FULL}
 
-run = fit(build("lenet5", seed=0), method, data, **settings, store=store_for(f"small-{limit}-{epochs}"))
+store = store_for(f"small-{limit}-{epochs}")
+run = fit(build("lenet5", seed=0), method, data, **settings, store=store)
 losses = [row["loss"] for row in run.history]
-plots.show(plots.curves({"loss on attacked images": losses}), alt="The training loss on attacked images falls from epoch to epoch.")
+plots.show(
+    plots.curves({"loss on attacked images": losses}),
+    alt="The training loss on attacked images falls from epoch to epoch.",
+)
 assert losses[-1] < losses[0] < 2.4
 
 # %% [markdown]
@@ -251,9 +301,10 @@ assert losses[-1] < losses[0] < 2.4
 
 # %%
 some = test.per_class(100)
-natural, trained = (evaluate(m, some, PGD(steps=10), progress=False) for m in (model, run.model))
-for name, report in (("natural, 60,000 images", natural), (f"adversarial, {len(data.train):,} images", trained)):
-    print(f"{name:26} standard error {report.nat.mean:4.0%}   robust error {report.rob.mean:4.0%}   worst class: {report.worst_class}")
+natural = evaluate(model, some, PGD(steps=10), progress=False)
+trained = evaluate(run.model, some, PGD(steps=10), progress=False)
+for name, report in (("natural", natural), ("trained just now", trained)):
+    print(f"{name:18} standard error {report.nat.mean:4.0%}   robust error {report.rob.mean:4.0%}")
 assert trained.nat.mean > natural.nat.mean  # robustness has its price ...
 assert trained.rob.mean < natural.rob.mean  # ... and this is what it buys
 
@@ -262,8 +313,8 @@ assert trained.rob.mean < natural.rob.mean  # ... and this is what it buys
 #
 # ### When the connection breaks
 #
-# Colab disconnects. So we press the stop button in the middle of a training, and run the same line again. To press it without you, the store
-# below sends, after its first save, the signal that the button of Jupyter and Colab sends.
+# Colab disconnects. So we press the stop button in the middle of a training, and run the same line again. To press it without
+# you, the store below sends, after its first save, the signal that the button of Jupyter and Colab sends.
 
 # %%
 import signal
@@ -282,36 +333,39 @@ class StopAfterFirstSave(Store):
 
 
 try:
-    fit(build("lenet5", seed=0), method, data, **settings, store=StopAfterFirstSave(THROWN_AWAY / "interrupted"))
+    store = StopAfterFirstSave(THROWN_AWAY / "interrupted")
+    fit(build("lenet5", seed=0), method, data, **settings, store=store)
 except KeyboardInterrupt:
     step, _ = Store(THROWN_AWAY / "interrupted").latest()
-    print(f"stopped; the newest checkpoint is that of batch {step} of {epochs * len(data.train) // 50}")
+    print(f"stopped; newest checkpoint: batch {step} of {epochs * len(data.train) // optim.batch}")
 
-again = fit(build("lenet5", seed=0), method, data, **settings, store=Store(THROWN_AWAY / "interrupted"))
-same = all(torch.equal(v, again.model.state_dict()[k]) for k, v in run.model.state_dict().items())
-print("run again to the end; the same weights as without the interruption, to the last bit:", same)
+store = Store(THROWN_AWAY / "interrupted")
+again = fit(build("lenet5", seed=0), method, data, **settings, store=store)
+one, two = run.model.state_dict(), again.model.state_dict()
+same = all(torch.equal(one[name], two[name]) for name in one)
+print("run again to the end; the same weights as without the stop, to the last bit:", same)
 assert [row["loss"] for row in again.history] == losses and same
 
 # %% [markdown]
 # ## 7 · Exercises
 #
-# Write your answer in place of the dots and run the cell. `check` works offline and says what went wrong. For a hint, take
-# away the `#` before `hint` and run that cell.
+# Write your answer in place of the dots and run the cell. `lesson.check` works offline and says what went wrong. For a hint, take
+# away the `#` before `lesson.hint` and run that cell.
 #
 # ### Exercise 1 · One step
 #
-# Write one step of PGD for any images: from the iterate `z`, the clean images `x`, the gradient of the loss at `z`, the step size `a` and the
-# budget `eps`. Return the next iterate.
+# Write one step of PGD for any images: from the iterate `z`, the clean images `x`, the gradient of the loss at `z`, the step size
+# `a` and the budget `eps`. Return the next iterate.
 
 # %% tags=["exercise"]
 def step(z, x, gradient, a, eps):
     return ...
 
 
-check("00.step", step)
+lesson.check("00.step", step)
 
 # %%
-# hint("00.step")
+# lesson.hint("00.step")
 
 # %% cellView="form" jupyter={"source_hidden": true} tags=["solution"]
 # @title Solution of exercise 1 (open it when you have tried)
@@ -321,23 +375,23 @@ def step_solution(z, x, gradient, a, eps):
     return in_ball.clamp(0, 1)
 
 
-assert check("00.step", step_solution)
+assert lesson.check("00.step", step_solution)
 
 # %% [markdown]
 # ### Exercise 2 · The crossing
 #
-# `right` is a list such as `[True, True, False, True]`: is the iterate $z_t$ classified correctly, for $t = 0, \dots, K$? Return the index of the
-# first wrong iterate, and $K$ where there is none.
+# `right` is a list such as `[True, True, False, True]`: is the iterate $z_t$ classified correctly, for $t = 0, \dots, K$? Return
+# the index of the first wrong iterate, and $K$ where there is none.
 
 # %% tags=["exercise"]
 def first_wrong(right):
     return ...
 
 
-check("00.crossing", first_wrong)
+lesson.check("00.crossing", first_wrong)
 
 # %%
-# hint("00.crossing")
+# lesson.hint("00.crossing")
 
 # %% cellView="form" jupyter={"source_hidden": true} tags=["solution"]
 # @title Solution of exercise 2 (open it when you have tried)
@@ -348,7 +402,7 @@ def first_wrong_solution(right):
     return len(right) - 1
 
 
-assert check("00.crossing", first_wrong_solution)
+assert lesson.check("00.crossing", first_wrong_solution)
 
 # %% [markdown]
 # ## What you have seen, and where to go next
@@ -358,18 +412,18 @@ assert check("00.crossing", first_wrong_solution)
 # - Adversarial training buys robustness and pays with standard accuracy.
 # - A training with a `store` can be stopped anywhere and goes on to the same weights.
 #
-# Next comes **01_unfairness**: does adversarial training make unequal classes more unequal? After that, 02 and 03 show what can be done about it by
-# weights and margins (FRL), and 04 by choosing other images from the walk (BAT).
+# Next comes **01_unfairness**: does adversarial training make unequal classes more unequal? After that, 02 and 03 show what can
+# be done about it by weights and margins (FRL), and 04 by choosing other images from the walk (BAT).
 #
 # ## Appendix · When something breaks
 #
 # | what happens | what the course does | what you do |
 # |---|---|---|
 # | You press stop | The batch ends, a checkpoint is saved, then the cell stops | Run the cell again: it goes on |
-# | The runtime is gone | With `SAVE_TO_DRIVE` the newest checkpoint is on Drive; without it, it went with the runtime | Tick the same choices, *Run all* |
-# | The same notebook runs in a second tab | The second training refuses to write into the first one's folder and says who holds it | Stop one, or use `store.fresh()` |
-# | You changed a setting | The store refuses to mix two trainings and says what differs | Put it back, or use `store.fresh()` |
-# | Drive is not mounted, or lost | Checkpoints are kept on this machine; one warning | Mount it again when you like: the next save is copied |
+# | The runtime is gone | With `SAVE_TO_DRIVE` the newest checkpoint is on Drive; else it went along | Tick the same boxes, *Run all* |
+# | It runs in a second tab, too | The second one does not write into the first one's folder and says so | Stop one, or `store.fresh()` |
+# | You changed a setting | The store does not mix two trainings and says what differs | Put it back, or `store.fresh()` |
+# | Drive is not mounted, or lost | Checkpoints are kept on this machine, and a warning says so | Mount it again: the next save is copied |
 # | Drive is full | The same; older copies go only after a newer one was read back | Make space |
 #
 # Two of these can be shown anywhere. First, a setting that has changed:
@@ -378,7 +432,7 @@ assert check("00.crossing", first_wrong_solution)
 from course_lib import CourseError
 
 try:
-    fit(build("lenet5", seed=0), method, data, **(settings | {"seed": 1}), store=Store(THROWN_AWAY / "interrupted"))
+    fit(build("lenet5", seed=0), method, data, **(settings | {"seed": 1}), store=store)
 except CourseError as e:
     print(str(e).replace(str(THROWN_AWAY), "results"))
 
@@ -392,7 +446,7 @@ import warnings
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     lonely = Store(THROWN_AWAY / "lonely", mirror=THROWN_AWAY / "no-drive" / "course")
-    done = fit(build("lenet5", seed=0), METHODS["natural"](), data, epochs=1, optim=Optim(), seed=0, store=lonely, progress=False)
+    done = fit(build("lenet5", seed=0), method, data, **(settings | {"epochs": 1}), store=lonely)
 print(f"epochs trained: {len(done.history)}, checkpoint: {lonely.status}")
 for warning in caught:
     print("warning:", str(warning.message).replace(str(THROWN_AWAY), "results"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 # Before anything imports torch, and inherited by every process a test starts, the notebooks' kernels among them.
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["COURSE_CACHE"] = os.path.join(tempfile.gettempdir(), "course-tests-have-no-cache")
+os.environ["COURSE_CACHE"] = str(Path(__file__).parent.parent / "build" / "test-cache")  # holds what is compiled, never data
 for _name in ("COURSE_DATA", "COURSE_MODELS"):
     os.environ.pop(_name, None)
 os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import random
@@ -10,13 +11,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
-from course_lib.data import Dataset, Split, load
+from course_lib.attacks import PGD
+from course_lib.data import LOADERS, Dataset, Split, load
 from course_lib.fairness import Errors, Report
 from course_lib.methods import METHODS
 from course_lib.models import build
+from course_lib.recipes import RECIPES, Recipe
 from course_lib.training import Optim, fit
 
 THREE = ("cat", "dog", "frog")
@@ -132,3 +136,17 @@ def fails_at(module: nn.Module, call: int) -> Any:
             raise ArithmeticError("stopped here on purpose")
 
     return module.register_forward_pre_hook(hook)
+
+
+def with_tiny_recipes(patch: pytest.MonkeyPatch) -> None:
+    """Recipes that train in a blink: tiny/first, and tiny/second, which starts from its weights and keeps none."""
+    first = Recipe("tiny", METHODS["natural"](), Optim(batch=8), 2, "tiny", seeds=2, validation=PGD(0.05, 0.05, 1), examination=(("pgd10", 2 / 255),))
+    second = dataclasses.replace(first, method=METHODS["pgd_at"](PGD(0.02, 0.01, 2), mix=0.5), start="tiny/first", weights=False)
+    patch.setitem(LOADERS, "tiny", tiny_dataset)
+    patch.setitem(RECIPES, "tiny/second", second)
+    patch.setitem(RECIPES, "tiny/first", first)
+
+
+def network_of(recipe: Recipe) -> nn.Module:
+    """An untrained network of the recipe's kind."""
+    return build(recipe.model, classes=len(LOADERS[recipe.dataset](None, None, 0).classes))

@@ -78,15 +78,16 @@ def test_class_spreads() -> None:
 def reports(draw: st.DrawFn) -> Report:
     n = draw(st.integers(1, 12))
     counts = tuple(draw(st.lists(st.integers(1, 10**7), min_size=n, max_size=n)))
-    nat, rob = (Errors(tuple(draw(st.integers(0, c)) for c in counts), counts) for _ in range(2))
-    return Report(nat, rob, tuple(draw(st.lists(st.text(), min_size=n, max_size=n))), draw(st.text()), draw(st.floats(0, 1)))
+    nat, rob, flips = (Errors(tuple(draw(st.integers(0, c)) for c in counts), counts) for _ in range(3))
+    names = tuple(draw(st.lists(st.text(), min_size=n, max_size=n)))
+    return Report(nat, rob, names, draw(st.text()), draw(st.floats(0, 1)), draw(st.sampled_from([None, flips])))
 
 
 @given(reports())
 def test_json_both_ways_exactly(r: Report) -> None:
     row = json.loads(json.dumps(r.to_json()))
     assert Report.from_json(row) == r and Report.from_json(row).to_json() == row
-    assert list(row) == ["attack", "eps", "classes", "counts", "nat", "rob"]
+    assert list(row) == ["attack", "eps", "classes", "counts", "nat", "rob", "flips"][: 7 if r.flips else 6]
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,10 @@ class Bent(ast.NodeTransformer):
             node.ops = [swap[type(node.ops[0])]()]
         return node
 
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        return node.operand if isinstance(node.op, ast.Not) and self.mine() else node
+
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         if isinstance(node.value, bool):
             return ast.Constant(not node.value) if self.mine() else node

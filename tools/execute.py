@@ -56,7 +56,7 @@ def surroundings() -> dict[str, str]:
     (BUILD / "ipython").mkdir(parents=True, exist_ok=True)
     kept = {name: value for name, value in os.environ.items() if name not in OWN and not name.lower().endswith("_proxy")}
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), NOWHERE)
-    own = {"COURSE_CACHE": str(BUILD / "no-cache"), "IPYTHONDIR": str(BUILD / "ipython"), "JUPYTER_PREFER_ENV_PATH": "1"}
+    own = {"COURSE_CACHE": str(BUILD / "cache"), "IPYTHONDIR": str(BUILD / "ipython"), "JUPYTER_PREFER_ENV_PATH": "1"}
     return {**kept, **proxies, **own, "no_proxy": "localhost,127.0.0.1"}
 
 

@@ -22,13 +22,17 @@ HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.S)
 
 def mathml(tex: str, display: bool = False) -> str:
     """A formula as MathML, which browsers draw themselves; its TeX as it stands where it cannot be read."""
+    tex = html.unescape(tex).strip()
+    plain = re.sub(r"{(align|equation|gather)}", r"{\1*}", tex)  # no numbers: as notebooks show it
+    plain = re.sub(r"\\arg(?![a-zA-Z])\s*", r"\\operatorname{arg}\\,", plain)
+    if display:  # limits under and over, as display style has them
+        plain = re.sub(r"\\(max|min|sup|inf)\s*_", r"\\\1\\limits_", plain)
     try:
-        if display:  # limits under and over, as display style has them
-            tex = re.sub(r"\\(max|min|sup|inf)\s*_", r"\\\1\\limits_", tex)
-        plain = re.sub(r"{(align|equation|gather)}", r"{\1*}", html.unescape(tex).strip())  # no numbers: as notebooks show it
-        return str(convert(plain, display="block" if display else "inline"))
+        drawn = str(convert(plain, display="block" if display else "inline"))
     except Exception:  # latex2mathml raises many kinds; a formula must never cost the page
-        return f'<code class="tex">{html.escape(html.unescape(tex))}</code>'
+        drawn = ""
+    unknown = not drawn or re.search(r">\s*\\[a-zA-Z]", drawn)
+    return f'<code class="tex">{html.escape(tex)}</code>' if unknown else drawn
 
 
 class MathMLRenderer(IPythonRenderer):

@@ -119,10 +119,12 @@ def _digest(path: Path) -> str:
 
 def _load(path: Path) -> ctypes.CDLL:
     lib = ctypes.CDLL(str(path))
-    for door in ("lenet_walk", "lenet_pass", "lenet_lanes", "lenet_kept_size"):
+    for door in ("lenet_walk", "lenet_pass", "lenet_lanes", "lenet_kept_size", "lenet_pool"):
         if not hasattr(lib, door):
             raise BuildError(f"{path} lacks {door}")
     lib.lenet_kept_size.restype = ctypes.c_int64
+    if pool := getattr(ctypes.CDLL(None), "GOMP_parallel", None):  # of the OpenMP that PyTorch has loaded, where it has
+        lib.lenet_pool(pool)
     return lib
 
 

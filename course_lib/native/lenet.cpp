@@ -34,11 +34,12 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <pthread.h>
 
 #define INLINE __attribute__((always_inline))
 
@@ -319,17 +320,30 @@ struct Workspace {  // what one thread needs. Kept for the next call: fresh page
 };
 using Space = std::unique_ptr<Workspace, Workspace::Return>;
 
-// f(part) for part = 0 .. parts - 1, each on its own thread; on this one where no thread is to be had.
+// GOMP_parallel(f, data, threads, 0) of the OpenMP that PyTorch uses. Threads of our own would fight with PyTorch's for the cores,
+// as those spin for some milliseconds after each of its operations. Not after a fork: OpenMP's threads do not survive one.
+using Pool = void (*)(void (*)(void*), void*, unsigned, unsigned);
+Pool pool = nullptr;
+
+// f(part) for part = 0 .. parts - 1, on as many threads as are to be had
 template <class F>
 void parallel(int parts, F f) {
-    std::vector<std::thread> threads;
-    std::vector<int> mine{0};
-    for (int part = 1; part < parts; ++part) try {
-            threads.emplace_back(f, part);
-        } catch (...) {
-            mine.push_back(part);
+    struct Work {
+        F& f;
+        const int parts;
+        std::atomic<int> next{0};
+        static void run(void* work) {
+            Work& w = *static_cast<Work*>(work);
+            for (int part; (part = w.next++) < w.parts;) w.f(part);
         }
-    for (int part : mine) f(part);
+    } work{f, parts};
+    if (parts > 1 && pool) return pool(Work::run, &work, unsigned(parts), 0);
+    std::vector<std::thread> threads;
+    try {
+        for (int i = 1; i < parts; ++i) threads.emplace_back(Work::run, &work);
+    } catch (...) {  // no more threads: those that are there do all parts
+    }
+    Work::run(&work);
     for (auto& t : threads) t.join();
 }
 
@@ -646,6 +660,11 @@ void pass_backward(const PassCall& c, Workspace& s, Sums* sums, int64_t block) {
 extern "C" {
 
 int lenet_lanes() { return W; }
+
+void lenet_pool(Pool p) {
+    static const int once = pthread_atfork(nullptr, nullptr, [] { pool = nullptr; });
+    pool = once ? nullptr : p;
+}
 int64_t lenet_kept_size() { return sizeof(Kept); }
 
 int lenet_walk(const WalkCall* call) {

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -11,7 +10,8 @@ from typing import Any
 
 import pytest
 
-MEMORY = "/dev/shm"
+from tests.faults.shims import MEMORY
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -49,8 +49,8 @@ class Server:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """An empty folder, in memory where there is such a place: fsync is slow on disks, and kills do not need it."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as path:
+    """An empty folder, in memory where there is such a place."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as path:
         yield Path(path)
 
 

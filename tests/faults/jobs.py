@@ -57,7 +57,11 @@ def training(name: str) -> tuple[nn.Module, Method, Split, Optim]:
         layers = [nn.Conv2d(1, 4, 5, stride=4), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(196, 4)]
         model = nn.Sequential(*layers)
         x, y = torch.randint(0, 256, (IMAGES, 1, 32, 32), dtype=torch.uint8), torch.randint(0, 4, (IMAGES,))
-    optim = Optim("sgd", lr=0.05, batch=BATCH, momentum=0.9, drops=((2, 0.5),)) if name == "natural" else Optim("adam", lr=1e-2, batch=BATCH, drops=((3, 0.1),))
+    optim = (
+        Optim("sgd", lr=0.05, batch=BATCH, momentum=0.9, drops=((2, 0.5),))
+        if name == "natural"
+        else Optim("adam", lr=1e-2, batch=BATCH, drops=((3, 0.1),))
+    )
     return model, METHODS[name], Split(x, y, ("a", "b", "c", "d")), optim
 
 

@@ -21,7 +21,9 @@ METHODS = ("natural", "pgd_at", "stateful")
 INTERVALS = (0.0, 0.0, 0.004, 0.02)  # seconds between saves; 0 saves after every batch
 
 
-def train_with_kills(server: Any, folder: Path, name: str, draw: random.Random, seconds: float) -> tuple[dict[str, Any], list[list[str]], float]:
+def train_with_kills(
+    server: Any, folder: Path, name: str, draw: random.Random, seconds: float
+) -> tuple[dict[str, Any], list[list[str]], float]:
     """Train in children that are killed until one finishes; what it wrote, the log of each child, and the interval."""
     logs, out, every = [], folder / "out.json", draw.choice(INTERVALS)
     while not out.exists():

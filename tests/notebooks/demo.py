@@ -20,7 +20,7 @@ print("written by make notebooks")
 # %% [markdown]
 # ## What you will learn
 #
-# The ball $B(x, \varepsilon)$ and $$\max_{\|\delta\| \le \varepsilon} \ell(x + \delta) \qquad \oddly{unknown}$$
+# The ball $B(x, \varepsilon)$ and $$\max_{\|\delta\| \le \varepsilon} \ell(x + \delta)$$
 #
 # | class | error |
 # |---|---|

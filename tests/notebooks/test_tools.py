@@ -69,8 +69,19 @@ def test_a_page_needs_no_network_and_shows_formulas(built: Path) -> None:
 
 
 def test_a_formula_that_cannot_be_read_stays_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pages.mathml(r"\oddly{a} &lt; b") == r'<code class="tex">\oddly{a} &lt; b</code>'
     monkeypatch.setattr(pages, "convert", lambda *_, **__: 1 / 0)
     assert pages.mathml("a &lt; b") == '<code class="tex">a &lt; b</code>'
+
+
+FORMULAS = [r"\arg\max_j f_j(x)", r"\begin{align} a &= b \\ &= c \end{align}", r"\Pr[y \ne c \mid x']", r"\lVert \delta \rVert_\infty"]
+
+
+@pytest.mark.parametrize("tex", FORMULAS)
+def test_the_formulas_of_the_course_can_be_read(tex: str) -> None:
+    for display in (False, True):
+        drawn = pages.mathml(tex, display)
+        assert drawn.startswith("<math") and "\\" not in drawn and "(1)" not in drawn
 
 
 def test_the_index_shows_every_notebook_and_the_results(built: Path) -> None:

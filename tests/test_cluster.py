@@ -1,0 +1,104 @@
+"""A sweep gives the same bits on any backend, and a dask cluster loses a worker without losing its work."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import distributed
+import pytest
+
+from course_lib import CourseError
+from course_lib.sweep import sweep
+from course_lib.zoo import manifest
+
+TASKS = ["exp1/natural"]
+SHORT: dict[str, Any] = {"seeds": 2, "limit": 200, "epochs": 2, "progress": False}
+LABEL = "exp1/natural@limit=200@epochs=2"
+
+
+def hashes(models: Path) -> dict[str, str]:
+    """The sha256 of each seed's weights."""
+    return {seed: what["weights"]["sha256"] for seed, what in manifest(models)[LABEL].items()}
+
+
+def trained(place: Path, **words: Any) -> dict[str, str]:
+    records = sweep(TASKS, out=place / "runs", models=place / "models", **SHORT, **words)
+    assert sorted(r["seed"] for r in records) == [0, 1]
+    return hashes(place / "models")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What one process comes to, one task after the other."""
+    found = trained(tmp_path_factory.mktemp("sequential"), backend="sequential", jobs=1)
+    assert len(set(found.values())) == 2  # two seeds, two models
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[distributed.LocalCluster]:
+    """A scheduler and two worker processes on ports that are free. A worker that dies is started again."""
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None, silence_logs="CRITICAL"
+    ) as found:
+        yield found
+
+
+def test_loky_gives_the_same_bits(expected: dict[str, str], tmp_path: Path) -> None:
+    assert trained(tmp_path, backend="loky", jobs=2) == expected
+
+
+def test_dask_gives_the_same_bits_and_repeats_nothing(expected: dict[str, str], tmp_path: Path, cluster: distributed.LocalCluster) -> None:
+    words = {"backend": "dask", "scheduler": cluster.scheduler_address}
+    assert trained(tmp_path, **words) == expected
+    written = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
+    assert trained(tmp_path, **words) == expected
+    assert written == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
+
+
+def test_a_killed_worker_costs_nothing(expected: dict[str, str], tmp_path: Path, cluster: distributed.LocalCluster) -> None:
+    """The first worker to save a checkpoint is killed there, as by a machine that is taken away: no handler, no clean-up."""
+    mark = tmp_path / "killed"
+
+    def killed_once(mark: str) -> int:
+        """In a worker: the first save of all is the end of its process."""
+        from course_lib.checkpoints import Store
+
+        whole = Store.save
+
+        def save(self: Store, step: int, state: dict[str, Any]) -> None:
+            whole(self, step, state)
+            try:
+                with open(mark, "x") as f:
+                    f.write(f"{os.getpid()} {step}")
+            except FileExistsError:
+                return
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        Store.save = save  # type: ignore[method-assign]
+        return os.getpid()
+
+    with distributed.Client(cluster, set_as_default=False) as client:
+        pids = set(client.run(killed_once, str(mark)).values())
+        assert len(pids) == 2
+        assert trained(tmp_path, backend="dask", scheduler=cluster.scheduler_address) == expected
+        pid, step = map(int, mark.read_text().split())
+        assert pid in pids
+        assert 0 < step < 4  # in the middle: two batches an epoch, two epochs
+        client.wait_for_workers(2, timeout=60)
+        assert pid not in client.run(os.getpid).values()
+
+
+@pytest.mark.parametrize(("words", "say"), [
+    ({"backend": "loky", "scheduler": "127.0.0.1:8786"}, "only backend='dask'"),
+    ({"backend": "dask", "scheduler": "tcp://127.0.0.1:9"}, "No dask scheduler answers"),
+    ({"backend": "dask"}, "distributed.Client"),
+])
+def test_what_cannot_be_reached_is_told(words: dict[str, Any], say: str, tmp_path: Path) -> None:
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(CourseError, match=say):
+        sweep(TASKS, out=tmp_path, models=tmp_path, **SHORT, **words)

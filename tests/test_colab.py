@@ -1,0 +1,154 @@
+"""Against a stand-in google.colab: the real one exists in Colab only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_lib import colab
+from course_lib.errors import CourseError
+
+SIGNS = ("KAGGLE_KERNEL_RUN_TYPE", "KAGGLE_URL_BASE", "COLAB_RELEASE_TAG", "BINDER_SERVICE_HOST", "BINDER_REPO_URL")
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No sign of any host, and a place for Drive and results below tmp_path."""
+    for sign in SIGNS:
+        monkeypatch.delenv(sign, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(colab, "DRIVE", tmp_path / "drive")
+    monkeypatch.setattr(colab, "RESULTS", {"colab": str(tmp_path / "content"), "kaggle": str(tmp_path / "working")})
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, mount: Callable[[str], object]) -> None:
+    """google.colab as far as the course uses it: drive.mount(place)."""
+    google, package, drive = types.ModuleType("google"), types.ModuleType("google.colab"), types.ModuleType("google.colab.drive")
+    drive.mount = mount  # type: ignore[attr-defined]
+    package.drive = drive  # type: ignore[attr-defined]
+    google.colab = package  # type: ignore[attr-defined]
+    for module in (google, package, drive):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def mounts(place: str) -> None:
+    (Path(place) / "MyDrive").mkdir(parents=True, exist_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("signs", "where"),
+    [
+        ((), "local"),
+        (("BINDER_SERVICE_HOST",), "binder"),
+        (("COLAB_RELEASE_TAG",), "colab"),
+        (("KAGGLE_KERNEL_RUN_TYPE",), "kaggle"),
+        (("KAGGLE_KERNEL_RUN_TYPE", "COLAB_RELEASE_TAG"), "kaggle"),
+    ],
+)
+def test_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, signs: tuple[str, ...], where: str) -> None:
+    for sign in signs:
+        monkeypatch.setenv(sign, "1")
+    session = colab.setup()
+    assert session.where == where
+    assert session.drive is None
+    assert session.results == {"kaggle": tmp_path / "working", "colab": tmp_path / "content"}.get(where, tmp_path / "results")
+    line = session.line()
+    assert "\n" not in line
+    for word in (colab.NAMES[where], torch.__version__, str(session.results), colab.KEPT[where]):
+        assert word in line
+
+
+def test_the_loaded_package_tells_colab_and_kaggle_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, mounts)
+    assert colab.whereabouts() == "colab"
+    monkeypatch.setenv("KAGGLE_URL_BASE", "x")
+    assert colab.whereabouts() == "kaggle"
+
+
+def test_drive_is_asked_for_only_when_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str] = []
+    stand_in(monkeypatch, lambda place: (asked.append(place), mounts(place)))
+    assert colab.setup().drive is None
+    assert asked == []
+    session = colab.setup(drive=True)
+    assert asked == [str(tmp_path / "drive")]
+    assert session.drive == tmp_path / "drive" / "MyDrive" / colab.FOLDER
+    assert str(session.drive) in session.line()
+    assert colab.setup(drive=True) == session  # "Run all" again
+
+
+def test_the_store_of_a_session_has_its_copy_in_drive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stand_in(monkeypatch, mounts)
+    store = colab.setup(drive=True).store("exp1/pgd-at")
+    store.save(4, {"model": {"w": torch.ones(2)}})
+    store.close()
+    assert store.dir == tmp_path / "content" / "exp1" / "pgd-at"
+    os.rename(tmp_path / "content", tmp_path / "taken away by Colab")
+    step, state = colab.setup(drive=True).store("exp1/pgd-at").latest() or (0, {})
+    assert (step, state["model"]["w"].tolist()) == (4, [1, 1])
+    assert colab.setup().store("exp1/pgd-at").latest() is None  # without Drive there is nothing
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("mount failed"),
+        RuntimeError("credential propagation was unsuccessful"),
+        NotImplementedError(),
+        OSError(107, "gone"),
+        None,
+    ],
+)
+def test_a_drive_that_cannot_be_mounted_is_a_warning(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+    def mount(place: str) -> None:
+        if error is not None:
+            raise error
+
+    stand_in(monkeypatch, mount)
+    reason = (
+        "MyDrive is not there"
+        if error is None
+        else "NotImplementedError"
+        if isinstance(error, NotImplementedError)
+        else str(error).replace("[", r"\[")
+    )
+    with pytest.warns(UserWarning, match=rf"Google Drive is not mounted \(.*{reason}\). Results are saved on this machine only"):
+        session = colab.setup(drive=True)
+    store = session.store("run")
+    store.save(1, {"model": {}})
+    assert store.mirror is None
+    store.close()
+
+
+@pytest.mark.parametrize("sign", [None, "KAGGLE_KERNEL_RUN_TYPE", "BINDER_REPO_URL"])
+def test_drive_elsewhere_is_a_warning(monkeypatch: pytest.MonkeyPatch, sign: str | None) -> None:
+    if sign:
+        monkeypatch.setenv(sign, "1")
+    with pytest.warns(UserWarning, match="There is no Google Drive to mount on"):
+        assert colab.setup(drive=True).drive is None
+
+
+@pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a/../../x", "a\\b", "c:x"])
+def test_a_store_stays_below_the_results(name: str) -> None:
+    with pytest.raises(CourseError, match="plain name"):
+        colab.setup().store(name)
+
+
+def test_only_this_room_knows_colab() -> None:
+    root = Path(colab.__file__).parent
+    knowing = {path.name for path in root.rglob("*.py") if "google.colab" in path.read_text(encoding="utf-8")}
+    assert knowing == {"colab.py"}
+
+
+def test_nothing_is_told_when_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, mounts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        colab.setup(drive=True).store("run").close()

@@ -1,0 +1,206 @@
+"""What every training method promises, and the limits in which PGD-AT is something else. A new method is tested as it appears."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from course_lib import methods as room
+from course_lib.attacks import PGD
+from course_lib.errors import CourseError
+from course_lib.evaluation import evaluate
+from course_lib.fairness import Errors, Report
+from course_lib.methods import METHODS, Method, Step
+from course_lib.training import Optim, fit
+from tests.helpers import Small, images, labels, random_states, same_weights, seeded, split
+
+X, Y = images(12), labels(12)
+
+
+def at(seed: int = 0, epoch: int = 0, epochs: int = 4) -> Step:
+    return Step(epoch, epochs, 0, 3, seeded(seed))
+
+
+def made(name: str) -> tuple[Method, dict[str, Tensor]]:
+    method = METHODS[name]()
+    return method, method.init_state(3)
+
+
+def loss_of(method: Method, model: nn.Module | None = None, state: dict[str, Tensor] | None = None, step: Step | None = None) -> Tensor:
+    model = Small().eval() if model is None else model
+    out = method.loss(model, X, Y, method.init_state(3) if state is None else state, at() if step is None else step)
+    return out[0] if isinstance(out, tuple) else out
+
+
+# ------------------------------------------------------------------------------------------ every method
+
+
+def test_every_file_of_the_folder_registers_its_methods() -> None:
+    assert {"natural", "pgd_at"} <= METHODS.keys() and all(cls.name == name for name, cls in METHODS.items())
+    files = {p.stem for p in __import__("pathlib").Path(room.__file__).parent.glob("*.py")} - {"__init__", "base"}
+    assert {cls.__module__.rsplit(".", 1)[1] for cls in METHODS.values()} == files
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_is_plain_frozen_data_with_a_docstring(name: str) -> None:
+    method = METHODS[name]()
+    assert method == METHODS[name]() and repr(method) == repr(METHODS[name]()) and " at 0x" not in repr(method)
+    json.dumps(dataclasses.asdict(method))  # as records keep it
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        method.attack = None
+    assert METHODS[name].__doc__ and not METHODS[name].__doc__.startswith(f"{METHODS[name].__name__}(")
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+@pytest.mark.parametrize("name", METHODS)
+def test_loss_is_a_finite_number_with_gradients(name: str, epoch: int) -> None:
+    method, state = made(name)
+    model = Small().train()
+    loss = loss_of(method, model, state, at(epoch=epoch))
+    assert loss.shape == () and torch.isfinite(loss) and loss > 0
+    assert all(p.grad is None for p in model.parameters()), "the attack left gradients behind"
+    loss.backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters()) and model.head.weight.grad.abs().sum() > 0
+    assert all(m.training for m in model.modules()) and all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_steps_generator_is_the_only_source_of_chance(name: str) -> None:
+    method, state = made(name)
+    if hasattr(method, "attack"):  # noise in every step, so that not all walks end in the same corner
+        method = dataclasses.replace(method, attack=dataclasses.replace(method.attack, noise=0.01))
+    before = random_states()
+    losses = [loss_of(method, None, state, at(seed)).item() for seed in (1, 1, 2)]
+    assert before == random_states() and losses[0] == losses[1] and (losses[0] == losses[2]) == (name == "natural")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_neither_loss_nor_update_changes_what_it_was_given(name: str) -> None:
+    method, state = made(name)
+    kept, x, y = {k: v.clone() for k, v in state.items()}, X.clone(), Y.clone()
+    loss_of(method, None, state)
+    if method.update_every is not None:
+        method.update(state, some_report(method), at())
+    assert state.keys() == kept.keys() and all(torch.equal(v, kept[k]) for k, v in state.items())
+    assert torch.equal(x, X) and torch.equal(y, Y)
+
+
+def some_report(method: Method) -> Report:
+    counts = (10, 10, 20)
+    return Report(Errors((1, 5, 3), counts), Errors((4, 9, 6), counts), ("a", "b", "c"), flips=Errors((5, 9, 8), counts))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_memory_is_tensors_and_keeps_its_shape(name: str) -> None:
+    method, state = made(name)
+    assert all(isinstance(v, Tensor) for v in state.values())
+    if method.update_every is None:
+        return
+    later = method.update(state, some_report(method), at())
+    assert {k: (v.shape, v.dtype) for k, v in later.items()} == {k: (v.shape, v.dtype) for k, v in state.items()}
+    assert all(torch.isfinite(v).all() for v in later.values() if v.is_floating_point())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_learns(name: str) -> None:
+    """Three classes told apart by brightness, with a budget too small to hide it; and twice the same."""
+    y = labels(60)
+    data = split(60)
+    data = dataclasses.replace(data, x=(0.2 * images(60) + 0.4 * y.reshape(-1, 1, 1, 1)).clamp(0, 1), y=y)
+    method = METHODS[name]()
+    if hasattr(method, "attack"):
+        method = dataclasses.replace(method, attack=method.attack.at(0.01))
+
+    def run() -> Any:
+        def check(model: nn.Module, step: Step) -> Report:
+            return evaluate(model, data, PGD(0.01, 0.01, 2), flips=True, progress=False)
+
+        return fit(Small(), method, data, epochs=5, optim=Optim(lr=0.01, batch=10), seed=0, validate=check, progress=False)
+
+    first, second = run(), run()
+    assert same_weights(first.model, second.model) and first.history == second.history
+    # (what is optimised may change from epoch to epoch; so the errors are looked at)
+    assert evaluate(first.model, data, PGD(0.01, 0.01, 5), progress=False).rob.mean < 0.1
+
+
+# ------------------------------------------------------------------------------------------ natural and PGD-AT
+
+
+class Spy:
+    """An attack that paints images white, and remembers which it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[Tensor] = []
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Tensor:
+        self.given.append(x)
+        return torch.ones_like(x)
+
+
+class Seen(Small):
+    """Remembers the images it was trained on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = x
+        return super().forward(x)
+
+
+def pgd_at(attack: Any = None, **words: Any) -> Method:
+    return METHODS["pgd_at"](attack=PGD(0.1, 0.03, 5) if attack is None else attack, **words)
+
+
+def test_natural_is_the_mean_cross_entropy() -> None:
+    p = torch.softmax(Small().eval()(X), 1)
+    by_hand = -sum(p[i, c].log() for i, c in enumerate(Y.tolist())) / len(Y)
+    torch.testing.assert_close(loss_of(METHODS["natural"]()), by_hand)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pgd_at(mix=1), pgd_at(PGD(0.1, steps=0, start="clean")), pgd_at(PGD(eps=0)), pgd_at(PGD(eps=0), mix=0.5), pgd_at(PGD(0.1, 0, 5, start="clean"))],
+    ids=["nothing is attacked", "no steps", "no budget", "no budget, half attacked", "steps of no length"],
+)
+def test_an_attack_that_does_nothing_is_natural_training(method: Method) -> None:
+    assert torch.equal(loss_of(method), loss_of(METHODS["natural"]()))
+
+
+def test_adversarial_training_is_the_loss_of_the_attacks_last_iterates() -> None:
+    attack, model = PGD(0.1, 0.03, 5, start="clean"), Small().eval()
+    torch.testing.assert_close(loss_of(pgd_at(attack), model), F.cross_entropy(model(attack(model, X, Y)), Y))
+    assert loss_of(pgd_at(attack), model) > loss_of(METHODS["natural"](), model) + 0.01
+
+
+@pytest.mark.parametrize(("mix", "attacked"), [(0, 12), (0.25, 9), (0.5, 6), (1, 0)])
+def test_the_mix_is_the_clean_share(mix: float, attacked: int) -> None:
+    """Exactly so many images are attacked; the others reach the model untouched and in their places."""
+    spy, model = Spy(), Seen().eval()
+    loss_of(pgd_at(spy, mix=mix), model)
+    white = (model.last == 1).flatten(1).all(1)
+    assert white.sum() == attacked == sum(map(len, spy.given)) and torch.equal(model.last[~white], X[~white])
+    if attacked:
+        given = {x.numpy().tobytes() for x in spy.given[0]}
+        assert given == {x.numpy().tobytes() for x in X[white]}
+
+
+@pytest.mark.parametrize(("n", "attacked"), [(1, 1), (5, 3), (7, 3), (100, 50)])
+def test_half_of_an_odd_batch(n: int, attacked: int) -> None:
+    spy = Spy()
+    pgd_at(spy, mix=0.5).loss(Small().eval(), images(n), labels(n), {}, at())
+    assert sum(map(len, spy.given)) == attacked
+
+
+def test_which_half_is_attacked_changes_from_batch_to_batch() -> None:
+    spy = Spy()
+    for seed in range(4):
+        loss_of(pgd_at(spy, mix=0.5), step=at(seed))
+    assert len({x.numpy().tobytes() for x in spy.given}) > 1
+
+
+@pytest.mark.parametrize("mix", [-0.1, 1.1, float("nan")])
+def test_a_mix_that_makes_no_sense(mix: float) -> None:
+    with pytest.raises(CourseError, match="clean share"):
+        pgd_at(mix=mix)

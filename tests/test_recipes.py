@@ -1,0 +1,232 @@
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from course_lib.attacks import ATTACKS, predict
+from course_lib.data import LOADERS, load
+from course_lib.errors import CourseError
+from course_lib.evaluation import evaluate
+from course_lib.fairness import Report, Spread
+from course_lib.methods import METHODS
+from course_lib.models import MODELS
+from course_lib.recipes import RECIPES, TRANSFORMS, digest, finished, run, stored_name, up_to_date
+from course_lib.training import Optim
+from course_lib.zoo import list_models, load_model, load_record, load_reports, manifest, models_dir, publish
+from tests.helpers import network_of, same_weights, tiny_dataset, with_tiny_recipes
+
+stored = pytest.mark.skipif(not (models_dir() / "manifest.json").exists(), reason="serialized_models/manifest.json is not there yet; `make models` makes it")
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_tiny_recipes(monkeypatch)
+
+
+# ------------------------------------------------------------------------------------------ every recipe
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_names_only_what_there_is(name: str) -> None:
+    r = RECIPES[name]
+    assert r.dataset in LOADERS and r.transform in TRANSFORMS and r.model in MODELS and r.epochs >= 1 and r.seeds >= 1 and r.about
+    assert type(r.method) is METHODS[r.method.name] and all(a in ATTACKS and 0 < eps < 1 for a, eps in r.examination) and r.examination
+    if r.start:
+        assert RECIPES[r.start].weights and RECIPES[r.start].seeds >= r.seeds and not RECIPES[r.start].start
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_is_data(name: str) -> None:
+    data = json.loads(json.dumps(RECIPES[name].as_data()))
+    assert data["method"]["name"] == RECIPES[name].method.name and data["epochs"] == RECIPES[name].epochs
+
+
+def test_experiment_1_is_the_reports() -> None:
+    """Adam 1e-3, batches of 100, divided by 3 every 4 of 15 epochs, on all 60,000; half of each batch attacked by PGD-20 at 8/255."""
+    thirds = Optim("adam", 1e-3, 100, ((4, 1 / 3), (8, 1 / 9), (12, 1 / 27)))
+    natural, mixed, ours = (RECIPES[f"exp1/{n}"] for n in ("natural", "pgd-at-mixed", "pgd-at"))
+    for r in (natural, mixed):
+        assert (r.optim, r.epochs, r.transform, r.model, r.dataset, r.seeds) == (thirds, 15, "whole", "lenet5", "fashion-mnist", 5)
+    assert natural.method == METHODS["natural"]() and mixed.method.mix == 0.5 and ours.method.mix == 0
+    assert mixed.method.attack == ATTACKS["pgd20"] and ours.method.attack == ATTACKS["pgd10"]
+    assert (ours.optim, ours.transform) == (dataclasses.replace(thirds, batch=128), "")
+    assert natural.examination == (("pgd20", 8 / 255), ("pgd20", 16 / 255))
+
+
+# ------------------------------------------------------------------------------------------ running one
+
+
+@pytest.mark.usefixtures("tiny")
+def test_run_trains_examines_and_records(tmp_path: Path) -> None:
+    trained, record = run("tiny/first", 1, tmp_path, progress=False)
+    data = tiny_dataset()
+    report = Report.from_json(record["reports"][0])
+    assert report == evaluate(trained.model, data.test, ATTACKS["pgd10"].at(2 / 255), name="pgd10", progress=False)
+    assert Report.from_json(record["validation"]).nat.counts == (3, 3, 3) and len(record["history"]) == 2
+    made = record["made_from"]
+    assert (record["recipe"], record["seed"], made["epochs"], made["training_examples"]) == ("tiny/first", 1, 2, 24)
+    assert made["data_sha256"] == data.train.digest() and made["classes"] == list(data.classes) and made["versions"]["threads"] == torch.get_num_threads()
+    assert up_to_date(json.loads(json.dumps(record)))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_same_command_goes_on(tmp_path: Path) -> None:
+    """A second run finds the first one's checkpoints, a fresh folder none: and both find the same model."""
+    first, _ = run("tiny/first", 0, tmp_path / "a", progress=False)
+    again, record = run("tiny/first", 0, tmp_path / "a", progress=False)
+    fresh, other = run("tiny/first", 0, tmp_path / "b", progress=False)
+    assert same_weights(first.model, again.model) and same_weights(first.model, fresh.model)
+    assert {k: v for k, v in record.items() if k != "seconds"} == {k: v for k, v in other.items() if k != "seconds"}
+
+
+@pytest.mark.usefixtures("tiny")
+def test_an_edited_recipe_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, record = run("tiny/first", 0, tmp_path, progress=False)
+    monkeypatch.setitem(RECIPES, "tiny/first", dataclasses.replace(RECIPES["tiny/first"], optim=Optim(lr=0.1, batch=8)))
+    assert not up_to_date(record)
+    _, other = run("tiny/first", 0, tmp_path, progress=False)
+    assert up_to_date(other) and other["history"] != record["history"]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_hot_start_takes_the_weights_of_its_seed(tmp_path: Path) -> None:
+    with pytest.raises(CourseError, match="starts from tiny/first, seed 1, which cannot be had. Train that first"):
+        run("tiny/second", 1, tmp_path / "runs", models=tmp_path, progress=False)
+    for seed in (0, 1):
+        trained, record = run("tiny/first", seed, tmp_path / "runs", progress=False)
+        publish("tiny/first", seed, trained.model, record, tmp_path)
+    warm, _ = run("tiny/second", 1, tmp_path / "runs", models=tmp_path, epochs=0, progress=False)
+    assert same_weights(warm.model, load_model("tiny/first", seed=1, root=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "label", "count", "epochs"),
+    [({"limit": 12}, "tiny/first@limit=12", 12, 2), ({"epochs": 1}, "tiny/first@epochs=1", 24, 1), ({"limit": 12, "epochs": 1}, "tiny/first@limit=12@epochs=1", 12, 1)],
+)  # fmt: skip
+@pytest.mark.usefixtures("tiny")
+def test_a_shortened_run_never_bears_the_recipes_name(words: dict[str, int], label: str, count: int, epochs: int, tmp_path: Path) -> None:
+    _, record = run("tiny/first", 0, tmp_path, progress=False, **words)
+    made = record["made_from"]
+    assert (record["recipe"], made["training_examples"], made["epochs"]) == (label, count, epochs)
+    assert stored_name("tiny/first", None, None) == "tiny/first"
+    assert not up_to_date({**record, "recipe": "tiny/first"}) or epochs == 2
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "another method": lambda r: r["made_from"]["recipe"].update(method={"name": "pgd_at"}),
+    "another rate": lambda r: r["made_from"]["recipe"]["optim"].update(lr=0.5),
+    "other epochs": lambda r: r["made_from"].update(epochs=1),
+    "another recipe": lambda r: r.update(recipe="tiny/second"),
+    "an unknown recipe": lambda r: r.update(recipe="tiny/third"),
+    "no circumstances": lambda r: r.pop("made_from"),
+    "no name": lambda r: r.pop("recipe"),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+@pytest.mark.usefixtures("tiny")
+def test_a_record_of_something_else_is_not_up_to_date(kind: str, tmp_path: Path) -> None:
+    _, record = run("tiny/first", 0, tmp_path, progress=False)
+    publish("tiny/first", 0, network_of(RECIPES["tiny/first"]), record, tmp_path)
+    assert finished("tiny/first", 0, tmp_path) == json.loads(json.dumps(record))
+    CHANGES[kind](record)
+    assert not up_to_date(record)
+    publish("tiny/first", 0, network_of(RECIPES["tiny/first"]), record, tmp_path)
+    assert finished("tiny/first", 0, tmp_path) is None
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_description_may_be_reworded(monkeypatch: pytest.MonkeyPatch) -> None:
+    r = RECIPES["tiny/first"]
+    assert digest(r) == digest(dataclasses.replace(r, about="in other words")) != digest(dataclasses.replace(r, epochs=3))
+
+
+@pytest.mark.parametrize(
+    ("words", "say"),
+    [({"name": "exp1/naturel"}, "Did you mean 'exp1/natural'"), ({"name": "tiny/first", "seed": -1}, "seed is -1"), ({"name": "tiny/first", "epochs": -1}, "epochs is -1"),
+     ({"name": "exp1/natural", "limit": 0}, "limit is 0"), ({"name": "exp1/natural", "root": "/nowhere"}, "does not hold Fashion-MNIST")],
+)  # fmt: skip
+@pytest.mark.usefixtures("tiny")
+def test_bad_input(words: dict[str, Any], say: str, tmp_path: Path) -> None:
+    with pytest.raises(CourseError, match=say):
+        run(**{"seed": 0, "out": tmp_path, "progress": False, **words})
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_nowhere_to_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(CourseError, match="Choose a folder that you may write to"):
+        run("tiny/first", 0, tmp_path / "file", progress=False)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_without_the_full_data_a_recipe_trains_on_it_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("course_lib.data.torchvision_datasets", fail)
+    with pytest.raises(CourseError, match="60,000 training images are not on this machine"):
+        run("exp1/natural", 0, tmp_path, progress=False)
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+# ------------------------------------------------------------------------------------------ what is stored
+
+
+def everything() -> list[tuple[str, int, dict[str, Any]]]:
+    return [(name, int(seed), load_record(name, seed=int(seed))) for name, seeds in manifest().items() for seed in seeds]
+
+
+@stored
+def test_stored_records_are_made_from_the_recipes_as_they_stand() -> None:
+    records = everything()
+    assert records and [f"{n}, seed {s}" for n, s, r in records if not (up_to_date(r) and r["recipe"] == n and r["seed"] == s)] == []
+    hashes: dict[tuple[str, str], set[str]] = {}
+    for name, _, record in records:
+        made, recipe = record["made_from"], RECIPES[name]
+        if recipe.dataset == "fashion-mnist":
+            assert made["training_examples"] == (60_000 if recipe.transform == "whole" else 48_000), name
+        assert len(record["history"]) == recipe.epochs and made["versions"]["threads"] >= 1
+        hashes.setdefault((recipe.dataset, recipe.transform), set()).add(made["data_sha256"])
+    assert all(len(found) == 1 for found in hashes.values()), "the same data set must be the same data"
+
+
+@stored
+def test_stored_reports_are_the_recipes_examination_of_the_whole_test_set() -> None:
+    for name, seed, record in everything():
+        reports = [Report.from_json(row) for row in record["reports"]]
+        assert {(r.attack, r.eps) for r in reports} >= set(RECIPES[name].examination), (name, seed)
+        assert all(sum(r.nat.counts) == 10_000 and list(r.classes) == record["made_from"]["classes"] for r in reports)
+        assert all(r.nat == reports[0].nat and min(r.bnd.wrong) >= 0 for r in reports)
+
+
+@stored
+def test_experiment_1_is_stored_whole_and_small() -> None:
+    rows = list_models()
+    for name in ("exp1/natural", "exp1/pgd-at-mixed", "exp1/pgd-at"):
+        assert {r["seed"] for r in rows if r["recipe"] == name and r["bytes"]} >= set(range(5)), name
+    assert sum(r["bytes"] for r in rows) <= 25_000_000
+
+
+@stored
+@pytest.mark.parametrize("name", [n for n in RECIPES if n.startswith("exp1/")])
+def test_stored_weights_make_the_errors_that_are_reported(name: str) -> None:
+    model, test = load_model(name), load("fashion-mnist").test
+    wrong = torch.cat([predict(model, test.images(part), test.y[part]) != test.y[part] for part in torch.arange(len(test)).split(2000)])
+    found, told = torch.bincount(test.y[wrong], minlength=10), torch.tensor(load_reports(name)[0].nat.wrong)
+    assert (found - told).abs().max() <= 2  # another processor may round a borderline image otherwise
+
+
+@stored
+@pytest.mark.parametrize(("name", "nat", "rob"), [("exp1/natural", (0.115, 0.32), (0.54, 0.96)), ("exp1/pgd-at-mixed", (0.13, 0.47), (0.24, 0.68))])
+def test_experiment_1_finds_what_the_report_found(name: str, nat: tuple[float, float], rob: tuple[float, float]) -> None:
+    """Average within 3 points, worst class within 8."""
+    reports = load_reports(name)
+    for errors, (average, worst) in (([r.nat for r in reports], nat), ([r.rob for r in reports], rob)):
+        assert Spread.of(e.mean for e in errors).mean == pytest.approx(average, abs=0.03)
+        assert Spread.of(e.worst for e in errors).mean == pytest.approx(worst, abs=0.08)

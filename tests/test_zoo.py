@@ -1,0 +1,269 @@
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from course_lib import zoo
+from course_lib.errors import CourseError
+from course_lib.models import build
+from course_lib.zoo import list_models, load_model, load_record, load_report, load_reports, manifest, publish, write_together
+from tests.helpers import THREE, report, same_weights
+
+NAME = "exp1/natural"
+
+
+def record(seed: int, **changes: Any) -> dict[str, Any]:
+    reports = [report(nat=(seed, 5, 3)).to_json(), report(rob=(6, 9, 9), eps=16 / 255).to_json()]
+    return {"recipe": NAME, "seed": seed, "made_from": {"model": "lenet5", "classes": list(THREE)}, "reports": reports, **changes}
+
+
+def network(seed: int) -> nn.Module:
+    return build("lenet5", seed=seed, classes=3)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    for seed in (0, 1, 10):
+        publish(NAME, seed, network(seed), record(seed % 9), root)
+    publish("exp9/grid", 0, None, record(0), root)
+    return root
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "models")
+
+
+def weights(root: Path, seed: int = 0) -> Path:
+    return root / NAME / f"seed{seed}.safetensors"
+
+
+def rename_hash(root: Path, kind: str = "weights", seed: int = 0) -> None:
+    """Make the manifest believe a file that was changed: what lies behind the hash must be looked at as well."""
+    content = json.loads((root / "manifest.json").read_text())
+    what = content["models"][NAME][str(seed)][kind]
+    what["sha256"] = hashlib.sha256((root / what["file"]).read_bytes()).hexdigest()
+    (root / "manifest.json").write_text(json.dumps(content))
+
+
+def point(root: Path, kind: str, **what: Any) -> None:
+    content = json.loads((root / "manifest.json").read_text())
+    content["models"][NAME]["0"][kind].update(what)
+    (root / "manifest.json").write_text(json.dumps(content))
+
+
+# ------------------------------------------------------------------------------------------ there and back
+
+
+@pytest.mark.parametrize("seed", [0, 1, 10])
+def test_a_model_comes_back_to_the_bit(root: Path, seed: int) -> None:
+    model = load_model(NAME, seed=seed, root=root)
+    assert same_weights(model, network(seed)) and not model.training and load_record(NAME, seed=seed, root=root) == record(seed % 9)
+
+
+def test_reports_come_back(root: Path) -> None:
+    assert load_report(NAME, root=root) == report(nat=(0, 5, 3)) and load_report(NAME, eps=16 / 255, root=root).rob.wrong == (6, 9, 9)
+    assert [r.nat.wrong[0] for r in load_reports(NAME, root=root)] == [0, 1, 1]
+    with pytest.raises(CourseError, match=r"cw20 at 8/255 is stored. There is: pgd20 at 8/255, pgd20 at 16/255"):
+        load_report(NAME, attack="cw20", root=root)
+
+
+def test_list_models(root: Path) -> None:
+    rows = list_models(root)
+    assert [(r["recipe"], r["seed"]) for r in rows] == [(NAME, 0), (NAME, 1), (NAME, 10), ("exp9/grid", 0)]
+    assert rows[0]["bytes"] == weights(root).stat().st_size > 200_000 and (rows[3]["file"], rows[3]["bytes"]) == (None, 0)
+
+
+def test_the_folder_can_be_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COURSE_MODELS", str(root))
+    assert same_weights(load_model(NAME), network(0))
+
+
+def test_publishing_again_replaces_one_seed_and_leaves_the_others(root: Path) -> None:
+    others = {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and "seed0" not in p.name and p.parent.name == "natural"}
+    publish(NAME, 0, network(7), record(3), root)
+    assert same_weights(load_model(NAME, root=root), network(7)) and others == {p: p.read_bytes() for p in others}
+    assert [r["seed"] for r in list_models(root)] == [0, 1, 10, 0]
+
+
+def test_publishing_the_same_changes_no_byte(root: Path) -> None:
+    before = {p: p.read_bytes() for p in root.rglob("*") if p.is_file()}
+    publish(NAME, 0, network(0), record(0), root)
+    assert before == {p: p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+# ------------------------------------------------------------------------------------------ damage
+
+
+def change(path: Path, how: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(how(path.read_bytes()))
+
+
+def flipped(at: int) -> Callable[[bytes], bytes]:
+    return lambda raw: raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (lambda r: change(weights(r), lambda raw: raw[:1000]), "is damaged: its sha256"),
+    "empty": (lambda r: change(weights(r), lambda raw: b""), "is damaged: its sha256"),
+    "longer": (lambda r: change(weights(r), lambda raw: raw + b"\0"), "is damaged: its sha256"),
+    "a bit in a weight": (lambda r: change(weights(r), flipped(50_001)), "is damaged: its sha256"),
+    "a bit in the header": (lambda r: change(weights(r), flipped(20)), "is damaged: its sha256"),
+    "a page of HTML": (lambda r: change(weights(r), lambda raw: b"<html>quota exceeded</html>"), "is damaged: its sha256"),
+    "gone": (lambda r: weights(r).unlink(), "missing.*git checkout.*make models"),
+    "a folder": (lambda r: (weights(r).unlink(), weights(r).mkdir()), "missing"),
+    "another model's": (lambda r: shutil.copy(weights(r, 1), weights(r)), "is damaged: its sha256"),
+    "the record": (lambda r: change(r / NAME / "seed0.json", flipped(30)), "seed0.json is damaged"),
+    "no record": (lambda r: (r / NAME / "seed0.json").unlink(), "seed0.json is missing"),
+    "the manifest cut": (lambda r: change(r / "manifest.json", lambda raw: raw[:-30]), "manifest.json is damaged.*Restore it"),
+    "the manifest empty": (lambda r: change(r / "manifest.json", lambda raw: b""), "manifest.json is damaged"),
+    "the manifest no text": (lambda r: change(r / "manifest.json", lambda raw: b"\xff\xfe\0"), "manifest.json is damaged"),
+    "the manifest deep": (lambda r: change(r / "manifest.json", lambda raw: b"[" * 200_000), "manifest.json is damaged"),
+    "the manifest a list": (lambda r: change(r / "manifest.json", lambda raw: b"[]"), "holds a list"),
+    "the manifest of the future": (lambda r: change(r / "manifest.json", lambda raw: raw.replace(b'"format": 1', b'"format": 2')), "has format 2; this library reads 1"),
+    "no manifest": (lambda r: (r / "manifest.json").unlink(), "is not there. Clone the repository whole"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_noticed(root: Path, kind: str) -> None:
+    damage, say = DAMAGE[kind]
+    damage(root)
+    with pytest.raises(CourseError, match=say):
+        load_model(NAME, root=root)
+
+
+def tampered(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
+    def tamper(root: Path) -> None:
+        tensors = dict(network(0).state_dict())
+        change(tensors)
+        weights(root).write_bytes(safetensors.torch.save(tensors))
+        rename_hash(root)
+
+    return tamper
+
+
+TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "NaN": (tampered(lambda t: t.update({"fc2.bias": torch.tensor([0, torch.nan, 0])})), "fc2.bias holds NaN or infinity"),
+    "infinity": (tampered(lambda t: t["conv1.weight"].__setitem__((0, 0, 0, 0), torch.inf)), "conv1.weight holds NaN or infinity"),
+    "a wrong shape": (tampered(lambda t: t.update({"fc2.bias": torch.zeros(4)})), "do not fit LeNet5: fc2.bias"),
+    "a wrong type": (tampered(lambda t: t.update({"fc2.bias": torch.zeros(3, dtype=torch.float64)})), "do not fit LeNet5: fc2.bias"),
+    "a missing tensor": (tampered(lambda t: t.pop("fc1.weight")), "do not fit LeNet5: fc1.weight"),
+    "a tensor too many": (tampered(lambda t: t.update({"../../etc/passwd": torch.zeros(1)})), "do not fit LeNet5: ../../etc/passwd"),
+    "no safetensors": (lambda r: (weights(r).write_bytes(b"PK\3\4" + bytes(100)), rename_hash(r)), "the weights cannot be read"),
+    "a header that claims too much": (lambda r: (weights(r).write_bytes(b"\xff" * 7 + b"\0" + bytes(100)), rename_hash(r)), "the weights cannot be read"),
+    "another architecture": (lambda r: (change(r / NAME / "seed0.json", lambda raw: raw.replace(b"lenet5", b"lenet6")), rename_hash(r, "record")), "Unknown model 'lenet6'"),
+    "another number of classes": (lambda r: (change(r / NAME / "seed0.json", lambda raw: raw.replace(b'"dog",', b'"dog","cow",', 1)), rename_hash(r, "record")), "do not fit LeNet5: fc2"),
+    "a path out of the folder": (lambda r: point(r, "weights", file="../../../etc/passwd"), "must be a file inside"),
+    "an absolute path": (lambda r: point(r, "weights", file="/etc/passwd"), "must be a file inside"),
+    "a path with a zero": (lambda r: point(r, "weights", file="a\0b"), "must be a file inside|missing"),
+    "a path that is none": (lambda r: point(r, "weights", file=None), "must be a file inside"),
+    "a hash that is none": (lambda r: point(r, "record", sha256=5), "with sha256 5"),
+    "a link out of the folder": (lambda r: (weights(r).unlink(), weights(r).symlink_to(os.devnull)), "must be a file inside"),
+}
+
+
+@pytest.mark.parametrize("kind", TAMPERED)
+def test_what_lies_behind_a_good_hash_is_checked_too(root: Path, kind: str) -> None:
+    tamper, say = TAMPERED[kind]
+    tamper(root)
+    with pytest.raises(CourseError, match=say):
+        load_model(NAME, root=root)
+
+
+@pytest.mark.parametrize("models", [{NAME: 5}, {NAME: []}, {NAME: {"0": 5}}, {NAME: {"0": {"record": 5, "weights": 5}}}, {NAME: {"0": {"record": {}}}}, {NAME: {"zero": {}}}, []])
+def test_a_manifest_of_another_shape(root: Path, models: Any) -> None:
+    (root / "manifest.json").write_text(json.dumps({"format": 1, "models": models}))
+    for call in (load_model, load_reports, lambda name, root: list_models(root) and load_model(name, root=root)):
+        with pytest.raises(CourseError):
+            call(NAME, root=root)
+
+
+def test_no_single_bit_of_the_manifest_passes_unnoticed(root: Path) -> None:
+    """Whatever bit flips: the right model, or a CourseError."""
+    raw = (root / "manifest.json").read_bytes()
+    end = raw.index(b'"1"')  # the part that is about seed 0
+    noticed = 0
+    for i in range(0, end, 3):
+        (root / "manifest.json").write_bytes(raw[:i] + bytes([raw[i] ^ (1 << i % 8)]) + raw[i + 1 :])
+        try:
+            list_models(root)
+            model = load_model(NAME, root=root)
+        except CourseError:
+            noticed += 1
+        else:
+            assert same_weights(model, network(0))
+    assert noticed > 0.6 * end / 3
+
+
+@pytest.mark.parametrize(
+    ("words", "say"),
+    [({"name": "exp1/naturel"}, "Unknown model 'exp1/naturel'.*Did you mean 'exp1/natural'"), ({"name": NAME, "seed": 7}, "stored for seeds 0, 1, 10, not for 7. Train it"),
+     ({"name": NAME, "seed": "0/../1"}, "not for"), ({"name": "exp9/grid"}, "must be a file inside|weights")],
+)  # fmt: skip
+def test_what_is_not_stored(root: Path, words: dict[str, Any], say: str) -> None:
+    with pytest.raises(CourseError, match=say):
+        load_model(root=root, **words)
+
+
+# ------------------------------------------------------------------------------------------ writing
+
+
+def files(root: Path) -> dict[Path, bytes]:
+    return {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and p.name != ".lock"}
+
+
+def test_no_write_permission(tmp_path: Path) -> None:
+    """A file stands where the folder should be: that stops root, too."""
+    (tmp_path / "models").write_text("mine")
+    for target in (tmp_path / "models", tmp_path / "models" / "below"):
+        with pytest.raises(CourseError, match="Cannot write .*choose a folder you may write to"):
+            publish(NAME, 0, network(0), record(0), target)
+    assert files(tmp_path) == {tmp_path / "models": b"mine"}
+
+
+@pytest.mark.parametrize("call", ["fsync", "chmod"])
+@pytest.mark.parametrize("failing", [1, 2, 3])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_full_disk_leaves_all_or_nothing(root: Path, failing: int, first: bool, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of the three files cannot be written: what was there is still there, whole, and no scrap beside it."""
+    seed, before, count, real = (5 if first else 0), files(root), iter(range(1, 100)), getattr(os, call)
+
+    def full(*args: Any) -> None:
+        if next(count) == failing:
+            raise OSError(28, "No space left on device")
+        real(*args)
+
+    monkeypatch.setattr(zoo.os, call, full)
+    with pytest.raises(CourseError, match="No space left on device"):
+        publish(NAME, seed, network(7), record(3), root)
+    monkeypatch.undo()
+    assert not [p for p in root.rglob(".part-*")] and str(5) not in manifest(root)[NAME]
+    assert {p: raw for p, raw in files(root).items() if p in before} == before
+    assert same_weights(load_model(NAME, root=root), network(0))
+
+
+def test_write_together_replaces(tmp_path: Path) -> None:
+    one, two = tmp_path / "a" / "1.txt", tmp_path / "b" / "2.txt"
+    write_together({one: b"old"})
+    write_together({one: b"new", two: b"two"})
+    assert files(tmp_path) == {one: b"new", two: b"two"} and one.stat().st_mode & 0o777 == 0o644
+
+
+def test_an_interrupted_write_leaves_no_scrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zoo.os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_together({tmp_path / "1.txt": b"one"})
+    assert files(tmp_path) == {}
