@@ -63,7 +63,7 @@ def do_list(args: argparse.Namespace) -> tuple[Any, str]:
         stored = manifest()
     except CourseError:
         stored = {}
-    rows = [{"recipe": n, "about": r.about, "epochs": r.epochs, "seeds": r.seeds, "stored": sorted(int(s) for s in stored.get(n, {}))} for n, r in RECIPES.items()]
+    rows: list[dict[str, Any]] = [{"recipe": n, "about": r.about, "epochs": r.epochs, "seeds": r.seeds, "stored": sorted(int(s) for s in stored.get(n, {}))} for n, r in RECIPES.items()]
     return rows, "\n".join(f"{r['recipe']:24} {len(r['stored'])} of {r['seeds']} seeds stored   {r['about']}" for r in rows)
 
 

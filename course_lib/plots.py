@@ -279,3 +279,68 @@ def budget_curves(reports: Mapping[float, Report], ax: Axes | None = None, *, na
     ax.set(xlabel="budget ε (grey levels of 255)", ylabel="robust error (%)", ylim=(0, 102), xticks=levels)
     _legend_above(ax)
     return ax
+
+
+def class_curves(values: Sequence[Sequence[float]], classes: Sequence[str], ax: Axes | None = None, *, named: Sequence[str] = (),
+                 xlabel: str = "epoch", ylabel: str = "") -> Axes:
+    """One line a class over epochs, `values` [T, C]; the `named` classes in colour, the others in grey."""
+    ax, lines = axes(ax, 6, 3.2), np.asarray(values, float).T
+    epochs = range(1, lines.shape[1] + 1)
+    for name, line in zip(classes, lines, strict=True):
+        if name not in named:
+            ax.plot(epochs, line, color="0.75", lw=1, zorder=1)
+    for i, name in enumerate(named):
+        ax.plot(epochs, lines[list(classes).index(name)], marker=MARKERS[i % 8], ms=4, color=COLOURS[i % 8], label=name)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if named:
+        _legend_above(ax)
+    return ax
+
+
+def heat_map(values: np.ndarray, rows: Sequence[Any], columns: Sequence[Any], ax: Axes | None = None, *,
+             marked: Sequence[tuple[int, int]] = (), span: tuple[float, float] | None = None, xlabel: str = "", ylabel: str = "") -> Axes:
+    """Numbers as colours, each written in its cell; dark is much. `marked` cells get a frame, what is missing (NaN) a dash."""
+    ax = axes(ax, 1.1 + 0.8 * len(columns), 1.0 + 0.6 * len(rows))
+    low, high = span or (float(np.nanmin(values)), float(np.nanmax(values))) if np.isfinite(values).any() else (0.0, 1.0)
+    ax.imshow(np.ma.masked_invalid(values), cmap="cividis_r", vmin=low, vmax=max(high, low + 1e-9), aspect="auto")
+    for (i, j), value in np.ndenumerate(values):
+        dark = np.isfinite(value) and value > (low + high) / 2
+        ax.text(j, i, f"{value:.1f}" if np.isfinite(value) else "–", ha="center", va="center", color="white" if dark else "black")
+    for i, j in marked:
+        ax.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, ec=COLOURS[5], lw=3))
+    ax.set_xticks(range(len(columns)), [str(c) for c in columns])
+    ax.set_yticks(range(len(rows)), [str(r) for r in rows])
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.grid(visible=False)
+    return ax
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Which points no other one dominates: none is at most as large in both and smaller in one.
+
+    >>> front([(1, 3), (2, 2), (2, 3)])
+    [True, True, False]
+    """
+    return [not any(x <= a and y <= b and (x, y) != (a, b) for x, y in points) for a, b in points]
+
+
+def pareto(points: Mapping[str, tuple[Spread, Spread]], ax: Axes | None = None, *, others: Mapping[str, tuple[float, float]] | None = None,
+           xlabel: str = "average error (%)", ylabel: str = "worst class's error (%)") -> Axes:
+    """Average against worst class, crosses are 95 % intervals; a ring marks the models that no other one dominates.
+
+    `others` are models of somebody else's, in fractions: shown, but not part of the contest.
+    """
+    ax = axes(ax, 6, 4.4)
+    best = front([(x.mean, y.mean) for x, y in points.values()])
+    for i, ((label, (x, y)), ringed) in enumerate(zip(points.items(), best, strict=True)):
+        half = [100 * np.nan_to_num(s.high - s.mean) for s in (x, y)]
+        ax.errorbar(100 * x.mean, 100 * y.mean, xerr=half[0], yerr=half[1], fmt=MARKERS[i % 8], ms=6, color=COLOURS[i % 8], elinewidth=0.9, label=label)
+        if ringed:
+            ax.plot(100 * x.mean, 100 * y.mean, "o", ms=14, mfc="none", mec="black", mew=1.2, zorder=1)
+    for i, (label, (a, b)) in enumerate((others or {}).items()):
+        ax.plot(100 * a, 100 * b, MARKERS[(i + 3) % 8], ms=7, mfc="none", mec="0.35", mew=1.4, ls="none", label=label)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.grid(axis="x", alpha=0.3)
+    ax.margins(0.12)
+    return ax

@@ -9,12 +9,10 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy
-import torch
-from importlib.metadata import version
 from torch import nn
 
 import course_lib
@@ -62,9 +60,8 @@ def _experiment_1() -> dict[str, Recipe]:
     natural, pgd_at = METHODS["natural"], METHODS["pgd_at"]
     return {
         "exp1/natural": Recipe("Natural training, as in the report", natural(), report, 15, transform="whole"),
-        "exp1/pgd-at-mixed": Recipe(
-            "The report's adversarial training: half of each batch attacked by PGD-20", pgd_at(PGD(steps=20), mix=0.5), report, 15, transform="whole"
-        ),
+        "exp1/pgd-at-mixed": Recipe("The report's adversarial training: half of each batch attacked by PGD-20",
+                                    pgd_at(PGD(steps=20), mix=0.5), report, 15, transform="whole"),
         "exp1/pgd-at": Recipe("Adversarial training on adversarial images only, PGD-10", pgd_at(), ours, 15),
     }
 
@@ -123,7 +120,8 @@ def _alpha_grids(frl: Any) -> dict[str, Recipe]:
     for a in ALPHAS:
         for b in ALPHAS:
             method = frl.preset("report", rates=(float(a), float(b), 0.0), update_every=20)
-            found[f"exp2/grid-report/{a}-{b}"] = _frl(f"The report's scheme, alpha {a}:{b}, a check every 20 batches", method, weights=False, **theirs)
+            about = f"The report's scheme, alpha {a}:{b}, a check every 20 batches"
+            found[f"exp2/grid-report/{a}-{b}"] = _frl(about, method, weights=False, **theirs)
             method = frl(variant="rw", tau=(0.05, 0.05), beta=BETA, attack=_inner(EPS), rates=(0.05 * a, 0.05 * b, 0.0))
             found[f"exp2/grid-authors/{a}-{b}"] = _frl(f"The authors' scheme, rates .05 x {a}:{b}", method, weights=False, seeds=1)
     found["exp2/report-5-1"] = _frl("The report's Reweight 5:1, a check every batch", frl.preset("report"), **theirs)
@@ -152,7 +150,8 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None, epoc
         held_out = data.val.take(slice(0, recipe.validation_images))
         return evaluate(model, held_out, recipe.validation, name="validation", flips=flips, progress=False)
 
-    trained = fit(model, recipe.method, data, epochs=epochs, optim=recipe.optim, seed=seed, validate=validate, store=store, progress=progress)
+    trained = fit(model, recipe.method, data, epochs=epochs, optim=recipe.optim, seed=seed,
+                  validate=validate, store=store, progress=progress)
     reports = [examine(trained.model, data, attack, eps, progress) for attack, eps in recipe.examination]
     final = evaluate(trained.model, data.val, recipe.validation, name="pgd20", progress=progress)
     record = {"recipe": label, "seed": seed, "made_from": made_from(recipe, data, epochs), "seconds": round(time.monotonic() - began, 1),
@@ -181,14 +180,23 @@ def examine(model: nn.Module, data: Dataset, attack: str, eps: float, progress: 
 
 
 def digest(recipe: Recipe) -> str:
-    """Eight digits that change when anything but the description changes."""
-    return hashlib.sha256(json.dumps(_plain(recipe.as_data() | {"about": ""}), sort_keys=True).encode()).hexdigest()[:8]
+    """Twelve digits that change with whatever the training depends on, and not when a field with a default is added."""
+    told = _told(dataclasses.replace(recipe, about="", seeds=0, examination=(), weights=True))
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _told(thing: Any) -> Any:
+    """A dataclass as the fields that differ from their defaults, with the name of its kind."""
+    if dataclasses.is_dataclass(thing):
+        told = {f.name: _told(getattr(thing, f.name)) for f in dataclasses.fields(thing) if getattr(thing, f.name) != f.default}
+        return {"kind": type(thing).__name__, **told}
+    return [_told(v) for v in thing] if isinstance(thing, list | tuple) else thing
 
 
 def made_from(recipe: Recipe, data: Dataset, epochs: int) -> dict[str, Any]:
     """What a record must say of its training, so that a test can compare it with the recipe."""
-    versions = {"course_lib": course_lib.__version__, "python": platform.python_version(), "numpy": numpy.__version__, "torchvision": version("torchvision")}
-    return {"model": recipe.model, "classes": list(data.classes), "recipe": recipe.as_data(), "epochs": epochs,
+    versions = {"course_lib": course_lib.__version__, "python": platform.python_version(), **{p: version(p) for p in ("numpy", "torchvision")}}
+    return {"model": recipe.model, "classes": list(data.classes), "recipe": recipe.as_data(), "digest": digest(recipe), "epochs": epochs,
             "training_examples": len(data.train), "data_sha256": data.train.digest(), "versions": {**versions, **environment()}}
 
 
@@ -197,9 +205,7 @@ def up_to_date(record: dict[str, Any]) -> bool:
     name, _, cuts = record.get("recipe", "").partition("@")
     made = record.get("made_from", {})
     epochs = [int(c.removeprefix("epochs=")) for c in cuts.split("@") if c.startswith("epochs=")]
-    if name not in RECIPES or made.get("epochs") != (epochs or [RECIPES[name].epochs])[0]:
-        return False
-    return _plain(RECIPES[name].as_data()) | {"about": ""} == _plain(made.get("recipe", {})) | {"about": ""}
+    return name in RECIPES and made.get("digest") == digest(RECIPES[name]) and made.get("epochs") == (epochs or [RECIPES[name].epochs])[0]
 
 
 def finished(label: str, seed: int, models: Path | str) -> dict[str, Any] | None:
@@ -212,10 +218,3 @@ def finished(label: str, seed: int, models: Path | str) -> dict[str, Any] | None
     except (CourseError, KeyError):
         return None
     return record if up_to_date(record) else None
-
-
-def _plain(data: Any) -> Any:
-    """As JSON would give it back: tuples become lists."""
-    if isinstance(data, dict):
-        return {str(k): _plain(v) for k, v in data.items()}
-    return [_plain(v) for v in data] if isinstance(data, list | tuple) else data

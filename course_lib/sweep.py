@@ -42,8 +42,12 @@ def waves(todo: Sequence[Task]) -> list[list[Task]]:
 
 def train_one(name: str, seed: int, *, out: Path, models: Path, **words: Any) -> dict[str, Any]:
     """One task, on one thread, resumed where it was stopped; published when it is whole."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    trained, record = run(name, seed, out, models=models, **words)
+    try:
+        trained, record = run(name, seed, out, models=models, **words)
+    finally:
+        torch.set_num_threads(threads)  # with one job this is the caller's own process
     label = stored_name(name, words.get("limit"), words.get("epochs"))
     publish(label, seed, trained.model if RECIPES[name].weights else None, record, models)
     return record

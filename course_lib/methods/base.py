@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -31,7 +31,7 @@ class Method:
     """One paper. `update` is called before the first batch of each period of `update_every`."""
 
     name: ClassVar[str] = ""
-    update_every: ClassVar[Any] = None  # None, "epoch" or a number of batches; a subclass may make it a field
+    update_every: ClassVar[Any] = None  # None, "epoch" or a number of batches; a method may make it a field
 
     def __init_subclass__(cls, **words: Any) -> None:
         super().__init_subclass__(**words)
@@ -51,4 +51,4 @@ class Method:
         return state
 
 
-METHODS: dict[str, type[Method]] = {}
+METHODS: dict[str, Callable[..., Method]] = {}

@@ -54,7 +54,7 @@ class FRL(Method):
     boundary: str = "difference"  # boundary error: robust - standard, or flips (report)
     boundary_loss: str = "kl"  # or prediction: cross-entropy to the clean prediction (report)
     centred: bool = True  # is the mean error subtracted before the margins move? (report: no)
-    update_every: Any = "epoch"  # or a number of batches
+    update_every: Any = "epoch"  # type: ignore[misc]  # or a number of batches
 
     def __post_init__(self) -> None:
         pick(VARIANTS, self.variant, "variant of FRL")

@@ -46,6 +46,21 @@ def serves(model: nn.Module, x: Tensor) -> bool:
     return _fits(x) and _plain(model, x.shape[1]) and not _transformed() and library() is not None
 
 
+def untouched(conv: nn.Module, x: Tensor) -> bool:
+    """Whether a convolution's numbers may come by another way on this CPU: nobody changed, hooked or traces it."""
+    return type(x) is Tensor and x.device.type == "cpu" and x.ndim == 4 and len(x) > 0 and x.shape[2] % 2 == x.shape[3] % 2 == 0 \
+        and not torch.compiler.is_compiling() and not _transformed() and _plain_conv(conv, x.shape[1]) and not _watched(conv)
+
+
+def _plain_conv(m: nn.Module, channels: int) -> bool:
+    return type(m) is nn.Conv2d and "forward" not in vars(m) and type(m._parameters.get("weight")) is nn.Parameter and m.weight.shape[1] == channels \
+        and (m.kernel_size, m.stride, m.padding, m.dilation, m.groups) == ((5, 5), (1, 1), (0, 0), (1, 1), 1)
+
+
+def _watched(*modules: nn.Module) -> bool:
+    return any(getattr(nn_module, "_global" + hooks) for hooks in HOOKS) or any(getattr(m, hooks) for m in modules for hooks in HOOKS)
+
+
 def _fits(x: Tensor) -> bool:
     return type(x) is Tensor and x.dtype == torch.float32 and x.device.type == "cpu" and x.layout == torch.strided \
         and x.ndim == 4 and x.shape[2:] == (32, 32) and len(x) > 0
@@ -54,9 +69,7 @@ def _fits(x: Tensor) -> bool:
 def _plain(model: nn.Module, channels: int) -> bool:
     """No layer was replaced, changed, moved, parametrised or hooked."""
     layers = model._modules
-    if "forward" in vars(model) or list(layers) != list(LAYERS) or any(getattr(nn_module, "_global" + hooks) for hooks in HOOKS):
-        return False
-    if any(getattr(m, hooks) for m in (model, *layers.values()) for hooks in HOOKS):
+    if "forward" in vars(model) or list(layers) != list(LAYERS) or _watched(model, *layers.values()):
         return False
     if any(type(layers[name]) is not kind or "forward" in vars(layers[name]) for name, kind in LAYERS.items()):
         return False
