@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.harness import ALLOCATORS, EPS, STEP, compare, data, main, model, part, peak, pytorch_only
+from benchmarks.harness import ALLOCATORS, EPS, STEP, compare, data, main, model, part, peak, pytorch_only, usual_model
 from benchmarks.peers import Work
 from course_lib.attacks import PGD
-from course_lib.data import batches
+from course_lib.data import batches, torchvision_datasets
 from course_lib.models import build
 
 BATCH, STEPS, EXAMPLES = 128, 10, 1280
@@ -27,11 +27,11 @@ class Photographs(torch.utils.data.Dataset[tuple[Tensor, int]]):
     """What torchvision's FashionMNIST with transforms does."""
 
     def __init__(self) -> None:
-        from course_lib.data import torchvision
+        torchvision_datasets()  # which makes torchvision importable where it does not fit this torch
+        from torchvision import transforms as t
 
         split = data().train.take(slice(0, EXAMPLES))
         self.pixels, self.y = split.x[:, 0, 2:30, 2:30].numpy().astype(np.uint8), split.y.tolist()
-        t = torchvision().transforms
         self.transform = t.Compose([t.Resize(32), t.ToTensor()])
 
     def __len__(self) -> int:
@@ -55,10 +55,10 @@ def _train(net: nn.Module, opt: torch.optim.Optimizer, examples: Iterator[tuple[
 def usual() -> Work:
     import torchattacks
 
-    net, loader = build("lenet5"), torch.utils.data.DataLoader(Photographs(), BATCH, shuffle=True)
+    net, loader = usual_model(build("lenet5")), torch.utils.data.DataLoader(Photographs(), BATCH, shuffle=True)
     opt = torch.optim.Adam(net.parameters(), 1e-3)
     attack = torchattacks.PGD(net, eps=EPS, alpha=STEP, steps=STEPS)
-    return pytorch_only(lambda: _train(net, opt, iter(loader), attack))
+    return lambda: _train(net, opt, iter(loader), attack)
 
 
 def ours() -> Work:
@@ -86,9 +86,12 @@ def memory(side: str) -> float:
 def whole() -> tuple[list[str], list[list[Any]], Any]:
     seconds = {a: part("epoch", a, "times") for a in ALLOCATORS}
     mb = {side: part("epoch", "default", "memory", side) for side in SIDES}
-    rows = [[side, 1e3 * seconds["equal"][side] * BATCH / EXAMPLES, *[seconds[a]["the usual loop"] / seconds[a][side] for a in ALLOCATORS], mb[side]]
-            for side in SIDES]
-    return ["epoch by", "ms a batch of 128", "times as fast", "the same, default allocator", "peak MB above the data"], rows, {"seconds": seconds, "megabytes": mb}
+    rows = []
+    for side in SIDES:
+        ratios = [seconds[a]["the usual loop"] / seconds[a][side] for a in ALLOCATORS]
+        rows.append([side, 1e3 * seconds["equal"][side] * BATCH / EXAMPLES, *ratios, mb[side]])
+    head = ["epoch by", "ms a batch of 128", "times as fast", "the same, default allocator", "peak MB above the data"]
+    return head, rows, {"seconds": seconds, "megabytes": mb}
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ def whole() -> tuple[list[str], list[list[Any]], Any]:
         for side in SIDES:
             ratios = [seconds[a]["torchattacks"] / seconds[a][side] for a in ALLOCATORS]
             rows.append([batch, side, 1e3 * seconds["equal"][side] / n, *ratios, mb[side]])
-    return ["batch", "PGD-20 by", "ms an image", "times as fast as torchattacks", "the same, default allocator", "peak MB above the data"], rows, raw
+    head = ["batch", "PGD-20 by", "ms an image", "times as fast as torchattacks", "the same, default allocator", "peak MB above the data"]
+    return head, rows, raw
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from benchmarks.harness import compare, images, main, model, part
 from benchmarks.peers import SIDES
 
 PAIR = ("this course", "torchattacks")
-GRID: dict[str, list[int]] = {"steps": [5, 10, 20, 40], "batch": [16, 50, 100, 200, 500], "threads": [1, 2], "images": [250, 500, 1000, 2000]}
+GRID = {"steps": [5, 10, 20, 40], "batch": [16, 50, 100, 200, 500], "threads": [1, 2], "images": [250, 500, 1000, 2000]}
 
 
 def times(what: str, value: str) -> dict[str, float]:
@@ -19,7 +19,8 @@ def times(what: str, value: str) -> dict[str, float]:
     x, y = images(max(setting["images"], setting["batch"]))
     pieces = list(zip(x.split(setting["batch"]), y.split(setting["batch"]), strict=True))
     works = {side: [SIDES[side](model(), a, b, setting["steps"]) for a, b in pieces] for side in PAIR}
-    return {side: s / len(x) / setting["steps"] for side, s in compare({k: lambda v=v: [w() for w in v] for k, v in works.items()}).items()}
+    seconds = compare({side: lambda pieces=pieces: [work() for work in pieces] for side, pieces in works.items()})
+    return {side: s / len(x) / setting["steps"] for side, s in seconds.items()}
 
 
 def whole() -> tuple[list[str], list[list[Any]], Any]:

@@ -63,8 +63,29 @@ def model() -> nn.Module:
     return net.eval()
 
 
+class UsualLeNet5(nn.Module):
+    """The same network as everybody writes it: what the peers get."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.conv3 = nn.Conv2d(1, 6, 5), nn.Conv2d(6, 16, 5), nn.Conv2d(16, 120, 5)
+        self.fc1, self.fc2 = nn.Linear(120, 84), nn.Linear(84, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.avg_pool2d(torch.tanh(self.conv1(x)), 2)
+        x = F.avg_pool2d(torch.tanh(self.conv2(x)), 2)
+        x = torch.tanh(self.conv3(x)).flatten(1)
+        return self.fc2(torch.tanh(self.fc1(x)))
+
+
+def usual_model(net: nn.Module) -> nn.Module:
+    usual = UsualLeNet5()
+    usual.load_state_dict(net.state_dict())
+    return usual.eval()
+
+
 def pytorch_only(work: Callable[[], Any]) -> Callable[[], Any]:
-    """Peers get the model as PyTorch computes it."""
+    """Without the kernel."""
     def run() -> Any:
         with native.off():
             return work()
@@ -94,13 +115,17 @@ def peak(work: Callable[[], Any]) -> float:
 def part(script: str, allocator: str, *words: str) -> Any:
     """What `script --part words` prints as JSON, in a fresh process under that allocator."""
     env = {k: v for k, v in os.environ.items() if k not in KEEPING} | ALLOCATORS[allocator]
-    done = subprocess.run([sys.executable, "-W", "ignore", "-m", f"benchmarks.{script}", "--part", *words], env=env, capture_output=True, text=True)
+    command = [sys.executable, "-W", "ignore", "-m", f"benchmarks.{script}", "--part", *words]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"benchmarks.{script} {' '.join(words)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def main(script: str, title: str, whole: Callable[[], tuple[list[str], list[list[Any]], Any]], pieces: dict[str, Callable[..., Any]]) -> None:
+Table = tuple[list[str], list[list[Any]], Any]  # heads, rows, and what they were computed from
+
+
+def main(script: str, title: str, whole: Callable[[], Table], pieces: dict[str, Callable[..., Any]]) -> None:
     """The command line of every script: all of it, or one part for the parent process."""
     words = argparse.ArgumentParser(description=title)
     words.add_argument("--part", nargs="+")
@@ -111,7 +136,8 @@ def main(script: str, title: str, whole: Callable[[], tuple[list[str], list[list
     head, rows, raw = whole()
     OUT.mkdir(parents=True, exist_ok=True)
     table = markdown(head, rows)
-    (OUT / f"{script}.json").write_text(json.dumps({"title": title, "machine": machine(), "head": head, "rows": rows, "raw": raw}, indent=1))
+    content = {"title": title, "machine": machine(), "head": head, "rows": rows, "raw": raw}
+    (OUT / f"{script}.json").write_text(json.dumps(content, indent=1))
     print(f"{title}\n\n{table}\n")
 
 

@@ -30,7 +30,8 @@ def machine_peak(threads: int) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "peak.so"
         source = Path(__file__).with_name("fma_peak.cpp")
-        subprocess.run([compiler(), "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", str(source), "-o", str(out)], check=True)
+        flags = ["-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC"]
+        subprocess.run([compiler(), *flags, str(source), "-o", str(out)], check=True)
         lib = ctypes.CDLL(str(out))
     lib.fma_peak.restype, lib.fma_peak.argtypes = ctypes.c_double, [ctypes.c_double]
     pool = ThreadPoolExecutor(threads)

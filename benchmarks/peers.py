@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness import EPS, STEP, pytorch_only
-from course_lib import native
+from benchmarks.harness import EPS, STEP, pytorch_only, usual_model
 from course_lib.attacks import PGD
 
 Work = Callable[[], Any]
@@ -33,8 +32,8 @@ def ours_pytorch(model: nn.Module, x: Tensor, y: Tensor, steps: int = 20) -> Wor
 def torchattacks_pgd(model: nn.Module, x: Tensor, y: Tensor, steps: int = 20) -> Work:
     import torchattacks
 
-    attack = torchattacks.PGD(model, eps=EPS, alpha=STEP, steps=steps)
-    return pytorch_only(lambda: attack(x, y))
+    attack = torchattacks.PGD(usual_model(model), eps=EPS, alpha=STEP, steps=steps)
+    return lambda: attack(x, y)
 
 
 def torchattacks_on_kernel(model: nn.Module, x: Tensor, y: Tensor, steps: int = 20) -> Work:
@@ -49,19 +48,20 @@ def foolbox_pgd(model: nn.Module, x: Tensor, y: Tensor, steps: int = 20) -> Work
     import foolbox
 
     attack = foolbox.attacks.LinfPGD(abs_stepsize=STEP, steps=steps)
-    with native.off():
-        bounded = foolbox.PyTorchModel(model, bounds=(0, 1))
-    return pytorch_only(lambda: attack.run(bounded, x, y, epsilon=EPS))
+    bounded = foolbox.PyTorchModel(usual_model(model), bounds=(0, 1))
+    return lambda: attack.run(bounded, x, y, epsilon=EPS)
 
 
 def art_pgd(model: nn.Module, x: Tensor, y: Tensor, steps: int = 20) -> Work:
     from art.attacks.evasion import ProjectedGradientDescentPyTorch
     from art.estimators.classification import PyTorchClassifier
 
-    classifier = PyTorchClassifier(model, nn.CrossEntropyLoss(), tuple(x.shape[1:]), 10, clip_values=(0, 1), device_type="cpu")
-    attack = ProjectedGradientDescentPyTorch(classifier, eps=EPS, eps_step=STEP, max_iter=steps, num_random_init=1, batch_size=len(x), verbose=False)
+    classifier = PyTorchClassifier(
+        usual_model(model), nn.CrossEntropyLoss(), tuple(x.shape[1:]), 10, clip_values=(0, 1), device_type="cpu")
+    attack = ProjectedGradientDescentPyTorch(
+        classifier, eps=EPS, eps_step=STEP, max_iter=steps, num_random_init=1, batch_size=len(x), verbose=False)
     images, labels = x.numpy(), torch.nn.functional.one_hot(y, 10).numpy()
-    return pytorch_only(lambda: attack.generate(images, labels))
+    return lambda: attack.generate(images, labels)
 
 
 SIDES: dict[str, Callable[..., Work]] = {

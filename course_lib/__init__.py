@@ -17,4 +17,6 @@ from course_lib.recipes import RECIPES
 from course_lib.training import Optim, fit
 from course_lib.zoo import list_models, load_model, load_report
 
-__all__ = ["PGD", "RECIPES", "CourseError", "Optim", "Report", "build", "evaluate", "fit", "list_models", "load", "load_model", "load_report", "plots"]
+__all__ = [
+    "PGD", "RECIPES", "CourseError", "Optim", "Report", "build", "evaluate", "fit", "list_models", "load", "load_model", "load_report", "plots",
+]

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
-
-# glibc gives memory back after every large tensor and asks for it again: a third of the time at batch 500.
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_TOP_PAD_": "67108864"}
 
 
 def number(text: str) -> float:
@@ -24,7 +20,8 @@ def number(text: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="python -m course_lib", description="Robust fairness: train, evaluate and compare the course's models.")
+    about = "Robust fairness: train, evaluate and compare the course's models."
+    p = argparse.ArgumentParser(prog="python -m course_lib", description=about)
     sub = p.add_subparsers(dest="command", required=True)
     commands = {name: sub.add_parser(name, help=about, description=about) for name, about in COMMANDS.items()}
     for c in commands.values():
@@ -63,7 +60,10 @@ def do_list(args: argparse.Namespace) -> tuple[Any, str]:
         stored = manifest()
     except CourseError:
         stored = {}
-    rows: list[dict[str, Any]] = [{"recipe": n, "about": r.about, "epochs": r.epochs, "seeds": r.seeds, "stored": sorted(int(s) for s in stored.get(n, {}))} for n, r in RECIPES.items()]
+    rows: list[dict[str, Any]] = [
+        {"recipe": n, "about": r.about, "epochs": r.epochs, "seeds": r.seeds, "stored": sorted(int(s) for s in stored.get(n, {}))}
+        for n, r in RECIPES.items()
+    ]
     return rows, "\n".join(f"{r['recipe']:24} {len(r['stored'])} of {r['seeds']} seeds stored   {r['about']}" for r in rows)
 
 
@@ -100,7 +100,8 @@ def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
     model = load_model(args.recipe, seed=args.seed)
     test = load(pick(RECIPES, args.recipe, "recipe").dataset).test
     report = evaluate(model, test if args.per_class is None else test.per_class(args.per_class), attack, name=args.attack)
-    lines = [f"{c:14} standard {n:6.1%}   robust {r:6.1%}" for c, n, r in zip(report.classes, report.nat.by_class, report.rob.by_class, strict=True)]
+    errors = zip(report.classes, report.nat.by_class, report.rob.by_class, strict=True)
+    lines = [f"{c:14} standard {n:6.1%}   robust {r:6.1%}" for c, n, r in errors]
     return {"recipe": args.recipe, "seed": args.seed, **report.to_json()}, "\n".join(lines)
 
 
@@ -122,8 +123,10 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    from course_lib.allocator import keep_memory
     from course_lib.errors import CourseError
 
+    keep_memory()
     try:
         data, text = globals()[f"do_{args.command}"](args)
     except CourseError as e:
@@ -137,7 +140,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if not ALLOCATOR.keys() <= os.environ.keys():  # read when a process starts: start again with them
-        os.environ.update({**ALLOCATOR, **os.environ})
-        os.execv(sys.executable, [sys.executable, "-m", "course_lib", *sys.argv[1:]])
     sys.exit(main())

@@ -246,7 +246,10 @@ def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
         raise CourseError(f"{type(model).__name__} cannot take images of shape {tuple(x.shape)}: {e}") from None
     if logits.ndim != 2 or (y is not None and y.numel() and int(y.max()) >= logits.shape[1]):
         top = "" if y is None else f", labels run to {int(y.max())}"
-        raise CourseError(f"{type(model).__name__} gives logits of shape {tuple(logits.shape)}{top}. Build it with classes= as the data set has.")
+        raise CourseError(
+            f"{type(model).__name__} gives logits of shape {tuple(logits.shape)}{top}. "
+            "Build it with classes= as the data set has."
+        )
     return logits
 
 
@@ -261,7 +264,10 @@ def check_fit(model: nn.Module, x: Tensor, classes: int) -> None:
     with torch.no_grad(), frozen(model):
         told = logits_of(model, check_images(x)).shape[1]
     if told != classes:
-        raise CourseError(f"{type(model).__name__} tells {told} classes apart, the data has {classes} classes. Build it with classes={classes}.")
+        raise CourseError(
+            f"{type(model).__name__} tells {told} classes apart, the data has {classes} classes. "
+            f"Build it with classes={classes}."
+        )
 
 
 def check_images(x: Tensor, y: Tensor | None = None) -> Tensor:

@@ -79,12 +79,10 @@ class Store:
 
     def latest(self) -> tuple[int, dict[str, Any]] | None:
         """(step, state) of the newest checkpoint that verifies, or None. Says why it skips those that do not."""
-        for _ in range(100):  # a reader without the lease may be overtaken by a writer who prunes: look again
-            try:
-                return self._newest()
-            except Gone:
-                continue
-        raise CourseError(f"The checkpoints in {self.dir} change faster than they can be read. Stop the run that writes them.")
+        for _ in range(20):  # a reader without the lease may be overtaken by a writer who prunes: look again
+            with suppress(Gone):
+                return self._newest(skip_gone=False)
+        return self._newest(skip_gone=True)  # or Drive goes on listing a file that is not there
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save `state`, so that it survives whatever comes after this call. SaveError when that is not possible."""
@@ -149,7 +147,7 @@ class Store:
     def _folders(self) -> list[Folder]:
         return [self.folder, *([self.mirror.folder] if self.mirror else [])]
 
-    def _newest(self) -> tuple[int, dict[str, Any]] | None:
+    def _newest(self, *, skip_gone: bool) -> tuple[int, dict[str, Any]] | None:
         found: list[tuple[Key, Folder]] = []
         for folder in self._folders():
             try:
@@ -160,9 +158,9 @@ class Store:
         for key, folder in found:
             try:
                 return key.step, self._load(key, folder)
-            except Gone:
-                raise
             except Damaged as reason:
+                if isinstance(reason, Gone) and not skip_gone:
+                    raise
                 self._warn(f"{folder.path / str(key)} is skipped: {reason}.")
         return None
 

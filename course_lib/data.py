@@ -48,7 +48,10 @@ class Split:
         if self.y.dtype != torch.int64 or self.y.shape != self.x.shape[:1]:
             raise CourseError(f"{len(self.x)} images need {len(self.x)} labels of type int64; given: {self.y.dtype} {tuple(self.y.shape)}.")
         if len(self.y) and not 0 <= int(self.y.min()) <= int(self.y.max()) < len(self.classes):
-            raise CourseError(f"Labels run from {self.y.min()} to {self.y.max()}, but there are {len(self.classes)} classes (0 to {len(self.classes) - 1}).")
+            raise CourseError(
+                f"Labels run from {self.y.min()} to {self.y.max()}, "
+                f"but there are {len(self.classes)} classes (0 to {len(self.classes) - 1})."
+            )
 
     def __len__(self) -> int:
         return len(self.y) - (self.hidden is not None)
@@ -126,7 +129,10 @@ class Dataset:
         gone = {c if isinstance(c, int) else self.classes.index(pick({n: n for n in self.classes}, c, "class")) for c in classes}
         left = [c for c in range(len(self.classes)) if c not in gone]
         if len(left) < 2 or not gone <= set(range(len(self.classes))):
-            raise CourseError(f"Cannot leave out {sorted(gone)} of {len(self.classes)} classes (0 to {len(self.classes) - 1}); two must be left.")
+            raise CourseError(
+                f"Cannot leave out {sorted(gone)} of {len(self.classes)} classes (0 to {len(self.classes) - 1}); "
+                "two must be left."
+            )
         number = torch.full((len(self.classes),), -1)
         number[left] = torch.arange(len(left))
 
@@ -219,7 +225,10 @@ def _named_folder(root: str | os.PathLike[str] | None) -> Path | None:
         if not missing:
             return place
         if len(missing) < len(FASHION_MD5):
-            raise CourseError(f"{place} holds only some of Fashion-MNIST's four files; missing: {', '.join(missing)} (or the same with .gz).")
+            raise CourseError(
+                f"{place} holds only some of Fashion-MNIST's four files; missing: "
+                f"{', '.join(missing)} (or the same with .gz)."
+            )
     raise CourseError(f"{named} does not hold Fashion-MNIST. Put its four files there: {', '.join(FASHION_MD5)} (or the same with .gz).")
 
 

@@ -69,5 +69,8 @@ def _count(wrong: Tensor, y: Tensor, classes: tuple[str, ...]) -> Errors:
     counts = torch.bincount(y, minlength=len(classes))
     if (counts == 0).any():
         empty = [classes[int(c)] for c in torch.nonzero(counts == 0)]
-        raise CourseError(f"The split holds no image of {', '.join(empty)}; every class needs one at least. Take more images, or drop the class.")
+        raise CourseError(
+            f"The split holds no image of {', '.join(empty)}; every class needs one at least. Take more images, "
+            "or drop the class."
+        )
     return Errors(tuple(torch.bincount(y[wrong], minlength=len(classes)).tolist()), tuple(counts.tolist()))

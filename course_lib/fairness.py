@@ -29,7 +29,10 @@ class Errors:
 
     def __post_init__(self) -> None:
         if len(self.wrong) != len(self.counts) or not self.counts:
-            raise CourseError(f"{len(self.wrong)} classes of errors for {len(self.counts)} classes of counts; give one of each for every class.")
+            raise CourseError(
+                f"{len(self.wrong)} classes of errors for {len(self.counts)} classes of counts; "
+                "give one of each for every class."
+            )
         if min(self.counts) < 1:
             raise CourseError(f"Class {self.counts.index(min(self.counts))} holds no image; an error rate needs one at least.")
         if any(abs(w) > n for w, n in zip(self.wrong, self.counts, strict=True)):

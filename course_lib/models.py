@@ -28,10 +28,7 @@ class LeNet5(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # [B, C, 32, 32]
         if native.serves(self, x):
             return native.logits(self, x)  # the same as the lines below
-        if native.untouched(self.conv1, x):
-            x = tanh_pool(self.conv1, x)  # the same as the next line
-        else:
-            x = F.avg_pool2d(torch.tanh(self.conv1(x)), 2)  # [B, 6, 14, 14]
+        x = tanh_pool(self.conv1, x)  # [B, 6, 14, 14]
         x = F.avg_pool2d(torch.tanh(self.conv2(x)), 2)  # [B, 16, 5, 5]
         x = torch.tanh(self.conv3(x)).flatten(1)  # [B, 120]
         x = torch.tanh(self.fc1(x))  # [B, 84]
@@ -45,9 +42,11 @@ def tanh_pool(conv: nn.Conv2d, x: Tensor) -> Tensor:
     window become four output channels, each 2 x 2 block of the image four input channels, and the 5 x 5 kernel, in its
     four places, a 6 x 6 one: 3 x 3 blocks.
     """
+    if not native.untouched(conv, x):
+        return F.avg_pool2d(torch.tanh(conv(x)), 2)
     w, (out, channels) = conv.weight, conv.weight.shape[:2]
     places = torch.stack([F.pad(w, (j, 1 - j, i, 1 - i)) for i in (0, 1) for j in (0, 1)], 1)  # [out, 4, channels, 6, 6]
-    blocks = places.view(4 * out, channels, 3, 2, 3, 2).permute(0, 1, 3, 5, 2, 4).reshape(4 * out, 4 * channels, 3, 3)
+    blocks = places.reshape(4 * out, channels, 3, 2, 3, 2).permute(0, 1, 3, 5, 2, 4).reshape(4 * out, 4 * channels, 3, 3)
     bias = None if conv.bias is None else conv.bias.repeat_interleave(4)
     sums = F.conv2d(F.pixel_unshuffle(x, 2), blocks, bias)  # [B, 4 out, H / 2 - 2, W / 2 - 2]
     return torch.tanh(sums).unflatten(1, (out, 4)).mean(2)

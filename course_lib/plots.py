@@ -12,6 +12,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 from torch import Tensor
@@ -145,7 +146,8 @@ def cost_of_robustness(natural: Sequence[Report], robust: Sequence[Report], ax: 
 
 def _label_points(ax: Axes, x: np.ndarray, y: np.ndarray, names: Sequence[str]) -> None:
     """A name at each point, moved around it until it covers neither a point nor another name."""
-    places = [(4, 7), (4, -7), (-4, 7), (-4, -7), (0, 9), (0, -9), (7, 0), (-7, 0), (9, 18), (9, -18), (16, 29), (16, -29)]
+    places = [(4, 7), (4, -7), (-4, 7), (-4, -7), (0, 9), (0, -9), (7, 0), (-7, 0)]
+    places += [(dx, sign * dy) for dy in (18, 29, 40, 51, 62, 73) for dx in (9, 30, 50) for sign in (1, -1)]
     assert ax.figure is not None
     ax.figure.canvas.draw()  # the layout is final only now
     taken = [Bbox.from_bounds(px - 4, py - 4, 8, 8) for px, py in ax.transData.transform(np.stack([x, y], 1))]
@@ -154,7 +156,7 @@ def _label_points(ax: Axes, x: np.ndarray, y: np.ndarray, names: Sequence[str]) 
             side = {1: "left", -1: "right", 0: "center"}[(dx > 0) - (dx < 0)]
             text = ax.annotate(names[i], (x[i], y[i]), xytext=(dx, dy), textcoords="offset points", fontsize=8, ha=side, va="center",
                                arrowprops={"arrowstyle": "-", "color": "0.7", "lw": 0.5} if abs(dy) > 9 else None)
-            box = text.get_window_extent()
+            box = Text.get_window_extent(text)  # without the line to its point
             inside = ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1 and ax.bbox.y0 <= box.y0 and box.y1 <= ax.bbox.y1
             if (inside and not box.count_overlaps(taken)) or (dx, dy) == places[-1]:
                 taken.append(box)
@@ -282,7 +284,7 @@ def budget_curves(reports: Mapping[float, Report], ax: Axes | None = None, *, na
 
 
 def class_curves(values: Sequence[Sequence[float]], classes: Sequence[str], ax: Axes | None = None, *, named: Sequence[str] = (),
-                 xlabel: str = "epoch", ylabel: str = "") -> Axes:
+                 xlabel: str = "epoch", ylabel: str = "", legend: bool = True) -> Axes:
     """One line a class over epochs, `values` [T, C]; the `named` classes in colour, the others in grey."""
     ax, lines = axes(ax, 6, 3.2), np.asarray(values, float).T
     epochs = range(1, lines.shape[1] + 1)
@@ -293,7 +295,7 @@ def class_curves(values: Sequence[Sequence[float]], classes: Sequence[str], ax: 
         ax.plot(epochs, lines[list(classes).index(name)], marker=MARKERS[i % 8], ms=4, color=COLOURS[i % 8], label=name)
     ax.set(xlabel=xlabel, ylabel=ylabel)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if named:
+    if named and legend:
         _legend_above(ax)
     return ax
 
@@ -335,7 +337,8 @@ def pareto(points: Mapping[str, tuple[Spread, Spread]], ax: Axes | None = None, 
     best = front([(x.mean, y.mean) for x, y in points.values()])
     for i, ((label, (x, y)), ringed) in enumerate(zip(points.items(), best, strict=True)):
         half = [100 * np.nan_to_num(s.high - s.mean) for s in (x, y)]
-        ax.errorbar(100 * x.mean, 100 * y.mean, xerr=half[0], yerr=half[1], fmt=MARKERS[i % 8], ms=6, color=COLOURS[i % 8], elinewidth=0.9, label=label)
+        ax.errorbar(100 * x.mean, 100 * y.mean, xerr=half[0], yerr=half[1], fmt=MARKERS[i % 8], ms=6, color=COLOURS[i % 8],
+                    elinewidth=0.9, label=label)
         if ringed:
             ax.plot(100 * x.mean, 100 * y.mean, "o", ms=14, mfc="none", mec="black", mew=1.2, zorder=1)
     for i, (label, (a, b)) in enumerate((others or {}).items()):

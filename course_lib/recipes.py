@@ -195,7 +195,8 @@ def _told(thing: Any) -> Any:
 
 def made_from(recipe: Recipe, data: Dataset, epochs: int) -> dict[str, Any]:
     """What a record must say of its training, so that a test can compare it with the recipe."""
-    versions = {"course_lib": course_lib.__version__, "python": platform.python_version(), **{p: version(p) for p in ("numpy", "torchvision")}}
+    packages = {p: version(p) for p in ("numpy", "torchvision")}
+    versions = {"course_lib": course_lib.__version__, "python": platform.python_version(), **packages}
     return {"model": recipe.model, "classes": list(data.classes), "recipe": recipe.as_data(), "digest": digest(recipe), "epochs": epochs,
             "training_examples": len(data.train), "data_sha256": data.train.digest(), "versions": {**versions, **environment()}}
 

@@ -38,9 +38,11 @@ def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def table(found: list[dict[str, Any]], markdown: bool = False) -> str:
     """Errors in percent, average and worst class, mean ± sample standard deviation over seeds."""
     head = ["model", "seeds", *(f"{title} {what}" for title, _, _ in COLUMNS for what in ("avg", "worst"))]
-    body = [[row["recipe"], str(row["seeds"]), *(str(s) for title, _, _ in COLUMNS for s in row.get(title, ("", "")))] for row in summary(found)]
+    figures = [[str(s) for title, _, _ in COLUMNS for s in row.get(title, ("", ""))] for row in summary(found)]
+    body = [[row["recipe"], str(row["seeds"]), *cells] for row, cells in zip(summary(found), figures, strict=True)]
     if markdown:
         lines = [head, ["---"] * 2 + ["---:"] * (len(head) - 2), *body]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
     widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
-    return "\n".join("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))) for line in [head, *body])
+    first, *rest = widths
+    return "\n".join("  ".join([line[0].ljust(first), *(c.rjust(w) for c, w in zip(line[1:], rest, strict=True))]) for line in [head, *body])

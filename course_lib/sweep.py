@@ -16,6 +16,7 @@ import joblib
 import torch
 from tqdm.auto import tqdm
 
+from course_lib.allocator import keep_memory
 from course_lib.errors import CourseError
 from course_lib.recipes import RECIPES, finished, run, stored_name
 from course_lib.zoo import publish
@@ -44,6 +45,7 @@ def train_one(name: str, seed: int, *, out: Path, models: Path, **words: Any) ->
     """One task, on one thread, resumed where it was stopped; published when it is whole."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    keep_memory()
     try:
         trained, record = run(name, seed, out, models=models, **words)
     finally:
@@ -87,7 +89,8 @@ def sweep(patterns: Sequence[str], *, out: Path | str = "runs", models: Path | s
     wanted = tasks(patterns, seeds)
     done = {t: finished(stored_name(t[0], words.get("limit"), words.get("epochs")), t[1], models) for t in wanted}
     todo = [t for t in wanted if done[t] is None]
-    with workers(backend, jobs, scheduler), tqdm(total=len(wanted), initial=len(wanted) - len(todo), unit="model", disable=not progress) as bar:
+    bar = tqdm(total=len(wanted), initial=len(wanted) - len(todo), unit="model", disable=not progress)
+    with bar, workers(backend, jobs, scheduler):
         for wave in waves(todo):
             calls = [joblib.delayed(train_one)(n, s, out=out, models=models, progress=False, **words) for n, s in wave]
             for record in joblib.Parallel(return_as="generator_unordered", batch_size=1)(calls):

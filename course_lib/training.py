@@ -172,7 +172,10 @@ class _Training:
             out = self.method.loss(self.model, x, y, self.memory, self.at())
             loss, stats = out if isinstance(out, tuple) else (out, {})
             if not torch.isfinite(loss):
-                raise CourseError(f"The loss became {loss.item()} in epoch {self.epoch + 1}, batch {self.batch + 1}. Try a smaller learning rate.")
+                raise CourseError(
+                    f"The loss became {loss.item()} in epoch {self.epoch + 1}, batch {self.batch + 1}. "
+                    "Try a smaller learning rate."
+                )
         except BaseException:
             for now, then in zip(self.model.buffers(), before, strict=True):
                 now.data.copy_(then)

@@ -63,7 +63,10 @@ def parse_json(raw: bytes, path: Path) -> dict[str, Any]:
 def entry(name: str, seed: int, root: Path | None = None) -> dict[str, Any]:
     seeds = pick(manifest(root), name, "model")
     if str(seed) not in seeds:
-        raise CourseError(f"{name} is stored for seeds {', '.join(sorted(seeds))}, not for {seed!r}. Train it: python -m course_lib train {name} --seed {seed}")
+        raise CourseError(
+            f"{name} is stored for seeds {', '.join(sorted(seeds))}, not for {seed!r}. Train it: "
+            f"python -m course_lib train {name} --seed {seed}"
+        )
     return seeds[str(seed)]
 
 
@@ -72,13 +75,19 @@ def verified(what: Mapping[str, Any], root: Path | None = None) -> bytes:
     root = (root or models_dir()).resolve()
     file, want = what.get("file"), what.get("sha256")
     if not isinstance(file, str) or "\0" in file or not isinstance(want, str) or not (root / file).resolve().is_relative_to(root):
-        raise CourseError(f"The manifest names {file!r} with sha256 {want!r}; it must be a file inside {root} with its hash. Restore manifest.json.")
+        raise CourseError(
+            f"The manifest names {file!r} with sha256 {want!r}; it must be a file inside {root} with its hash. "
+            "Restore manifest.json."
+        )
     path = root / file
     if not path.is_file() or path.stat().st_size > LARGEST:
         raise CourseError(f"{path} is missing or too large. Restore it (git checkout) or make it again (make models).")
     raw = path.read_bytes()
     if (have := hashlib.sha256(raw).hexdigest()) != want:
-        raise CourseError(f"{path} is damaged: its sha256 is {have[:12]}…, the manifest says {want[:12]}…. Restore it (git checkout) or run `make models`.")
+        raise CourseError(
+            f"{path} is damaged: its sha256 is {have[:12]}…, the manifest says {want[:12]}…. "
+            "Restore it (git checkout) or run `make models`."
+        )
     return raw
 
 
@@ -106,7 +115,10 @@ def load_weights(model: nn.Module, raw: bytes, name: str) -> None:
     try:
         tensors = safetensors.torch.load(raw)
     except Exception as e:  # the parser's errors have no common family
-        raise CourseError(f"{name}: the weights cannot be read ({type(e).__name__}: {str(e)[:100]}). Restore the file or make it again.") from None
+        raise CourseError(
+            f"{name}: the weights cannot be read ({type(e).__name__}: {str(e)[:100]}). "
+            "Restore the file or make it again."
+        ) from None
     wanted = model.state_dict()
     odd = sorted(set(tensors) ^ set(wanted)) or [k for k, v in wanted.items() if (v.shape, v.dtype) != (tensors[k].shape, tensors[k].dtype)]
     if odd:

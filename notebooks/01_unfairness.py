@@ -310,11 +310,13 @@ assert relation(pearson, "half attacked", added, no_shirt).mean < by_chance(n - 
 # %% [markdown]
 # Read this with care:
 #
-# - The interval is over **seeds**. It says how surely *these ten classes* would show the relation again if all was trained anew. It
-#   does not say what ten other classes would show: for that, $n = 10$, and the last line says how much chance can do with so few.
+# - The interval is over **seeds**. It says how surely *these ten classes* would show the relation again if all was trained anew.
+#   It does not say what ten other classes would show: for that, $n = 10$, and the last line says how much chance can do with so
+#   few.
 # - One class can make a Pearson correlation. Hence the last column, and Spearman's $\rho$, to which an outlier is only one rank.
-# - In "standard error added", the error before is on both axes, since what is added is after minus before. Noise in it then pushes
-#   the correlation *down*, so it does not make the relation. The next cell makes sure: it takes the error before from other seeds.
+# - In "standard error added", the error before is on both axes, since what is added is after minus before. Noise in it then
+#   pushes the correlation *down*, so it does not make the relation. The next cell makes sure: it takes the error before from
+#   other seeds.
 
 # %% tags=["nbval-check-output"]
 natural, mixed = ([r.nat.by_class for r in at_8[label]] for label in ("natural", "half attacked"))
@@ -333,10 +335,10 @@ assert max(cost, key=lambda name: cost[name].mean) == "Shirt" and cost["Shirt"].
 assert min(cost, key=lambda name: cost[name].mean) == "T-shirt/top"  # band
 
 # %% [markdown]
-# **Claim 2 holds for the hardest class; as a rule for all classes it is half true.** Shirt was worst before, and pays by far the most.
-# Without Shirt, what adversarial training *adds* to the standard error follows the old difficulty no better than chance could; one of
-# the hard classes, T-shirt/top, even gains. What it *leaves* unprotected does follow it, with Shirt and without: the harder a class
-# was, the more of its images stay close enough to a border to be taken across.
+# **Claim 2 holds for the hardest class; as a rule for all classes it is half true.** Shirt was worst before, and pays by far the
+# most. Without Shirt, what adversarial training *adds* to the standard error follows the old difficulty no better than chance
+# could; one of the hard classes, T-shirt/top, even gains. What it *leaves* unprotected does follow it, with Shirt and without:
+# the harder a class was, the more of its images stay close enough to a border to be taken across.
 #
 # ## 5 · "Does not exist in naturally trained models"
 #
@@ -396,8 +398,12 @@ for a, b in pairs:
     print(f"  {classes[a]} and {classes[b]}: {int(both_ways[a, b])}")
 assert "Shirt" in (classes[pairs[0][0]], classes[pairs[0][1]])
 assert sum("Shirt" in (classes[a], classes[b]) for a, b in pairs) >= 3  # band
+assert back[1] < back[0] and (said_robust[shirt] == 0).sum() > (said[shirt] == 0).sum()  # band
 
 # %% [markdown]
+# After adversarial training many more shirts are taken for T-shirts, and fewer T-shirts for shirts: the border between the two
+# has moved into Shirt. That is where T-shirt/top gained what Shirt lost.
+#
 # Would you have known? The first row are shirts that the natural model recognises. Then come shirts that it takes for something
 # else, each followed by what they were taken for.
 

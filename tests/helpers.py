@@ -79,8 +79,13 @@ def tiny_dataset(root: object = None, limit: int | None = None, seed: int = 0) -
     return Dataset("tiny", THREE, parts[2], lambda: (parts[0], parts[1]))
 
 
-def report(nat: tuple[int, ...] = (1, 5, 3), rob: tuple[int, ...] = (4, 9, 6), counts: tuple[int, ...] = (10, 10, 20),
-           attack: str = "pgd20", eps: float = 8 / 255) -> Report:
+def report(
+    nat: tuple[int, ...] = (1, 5, 3),
+    rob: tuple[int, ...] = (4, 9, 6),
+    counts: tuple[int, ...] = (10, 10, 20),
+    attack: str = "pgd20",
+    eps: float = 8 / 255,
+) -> Report:
     return Report(Errors(nat, counts), Errors(rob, counts), THREE, attack, eps)
 
 
@@ -140,7 +145,9 @@ def fails_at(module: nn.Module, call: int) -> Any:
 
 def with_tiny_recipes(patch: pytest.MonkeyPatch) -> None:
     """Recipes that train in a blink: tiny/first, and tiny/second, which starts from its weights and keeps none."""
-    first = Recipe("tiny", METHODS["natural"](), Optim(batch=8), 2, "tiny", seeds=2, validation=PGD(0.05, 0.05, 1), examination=(("pgd10", 2 / 255),))
+    first = Recipe(
+        "tiny", METHODS["natural"](), Optim(batch=8), 2, "tiny", seeds=2, validation=PGD(0.05, 0.05, 1), examination=(("pgd10", 2 / 255),)
+    )
     second = dataclasses.replace(first, method=METHODS["pgd_at"](PGD(0.02, 0.01, 2), mix=0.5), start="tiny/first", weights=False)
     patch.setitem(LOADERS, "tiny", tiny_dataset)
     patch.setitem(RECIPES, "tiny/second", second)

@@ -79,8 +79,14 @@ def test_never_outside_ball_or_box(data: Any) -> None:
     budget = st.one_of(st.sampled_from([0.0, 1e-8, 8 / 255, 1.0]), st.floats(0, 1))
     x = images(n, shape, seed=data.draw(st.integers(0, 9)), dtype=dtype).round(decimals=data.draw(st.sampled_from([0, 1, 8])))
     eps = data.draw(st.one_of(budget, st.lists(budget, min_size=n, max_size=n).map(lambda v: torch.tensor(v, dtype=dtype))))
-    attack = PGD(0.5, data.draw(budget), data.draw(st.integers(0, 4)), data.draw(st.sampled_from(sorted(OBJECTIVES))),
-                 data.draw(st.sampled_from(STARTS)), data.draw(budget))
+    attack = PGD(
+        0.5,
+        data.draw(budget),
+        data.draw(st.integers(0, 4)),
+        data.draw(st.sampled_from(sorted(OBJECTIVES))),
+        data.draw(st.sampled_from(STARTS)),
+        data.draw(budget),
+    )
     model, g = Linear(shape, 3, dtype=dtype), data.draw(st.integers(0, 9))
     ball = torch.as_tensor(eps, dtype=dtype).reshape(-1, 1, 1, 1)
     rounding = 4 * torch.finfo(dtype).eps
@@ -103,7 +109,11 @@ def test_starts() -> None:
     x = torch.full((200, 1, 6, 6), 0.5)
     offset = {s: next(PGD(0.2, start=s).path(Small(), x, labels(200)))[0] - x for s in STARTS}
     assert not offset["clean"].any()
-    assert offset["uniform"].abs().max() > 0.199 and abs(offset["uniform"].std() - 0.2 / 3**0.5) < 2e-3 and abs(offset["uniform"].mean()) < 5e-3
+    assert (
+        offset["uniform"].abs().max() > 0.199
+        and abs(offset["uniform"].std() - 0.2 / 3**0.5) < 2e-3
+        and abs(offset["uniform"].mean()) < 5e-3
+    )
     assert abs(offset["gaussian"].std() - 1e-3) < 2e-5 and abs(offset["gaussian"].mean()) < 5e-5
 
 

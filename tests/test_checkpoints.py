@@ -16,6 +16,7 @@ from course_lib import checkpoints
 from course_lib.checkpoints import SaveError, Store
 from course_lib.disk import Key
 from course_lib.errors import CourseError
+from tests.faults.shims import WatchedDisk
 
 IDENTITY = {"recipe": "exp1/pgd-at", "rate": 0.001, "data": "ab12", "classes": "cat, dog", "format": 1}
 ENVIRONMENT = {"threads": 1, "torch": "2.13.0", "cpu": "AVX2"}
@@ -311,3 +312,36 @@ def test_the_lease_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         counts.add((tmp_path / "lease.json").read_text())
         time.sleep(0.002)
     store.close()
+
+
+def test_the_order_of_a_save(tmp_path: Path) -> None:
+    """Nothing but a power cut can show that a fsync is missing: so the calls themselves are compared."""
+    store = Store(tmp_path)
+    for step in range(3):
+        store.save(step, {"model": {}})
+    store.folder.disk = disk = WatchedDisk()
+    store.save(3, {"model": {}})
+    one_file = ["create", "write", "fsync", "close", "rename", "fsync_folder"]
+    assert disk.seen == [*one_file, *one_file, "names", "remove", "remove"]
+
+
+def test_the_order_of_a_copy(tmp_path: Path) -> None:
+    store = Store(tmp_path / "here", tmp_path / "there")
+    assert store.mirror
+    for step in range(4):
+        store.mirror.folder.disk = disk = WatchedDisk()
+        store.save(step, {"model": {}})
+        assert store.mirror.close(10)
+    one_file = ["create", "write", "fsync", "close", "read"]
+    assert disk.seen == ["make", *one_file, *one_file, "names", "truncate", "remove", "truncate", "remove"]
+
+
+def test_a_file_that_is_listed_but_not_there_is_skipped(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(1, {"model": {}})
+    for name in (str(Key(9, "a" * 64)), f"{Key(9, 'a' * 64)}.ok"):
+        (tmp_path / name).symlink_to("nowhere")
+    with pytest.warns(UserWarning, match="ckpt-9-a* is skipped: it is not there any more"):
+        found = store.latest()
+    assert found is not None
+    assert found[0] == 1

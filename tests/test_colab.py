@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-import types
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ import torch
 
 from course_lib import colab
 from course_lib.errors import CourseError
+from tests.faults.shims import mounts, stand_in
 
 SIGNS = ("KAGGLE_KERNEL_RUN_TYPE", "KAGGLE_URL_BASE", "COLAB_RELEASE_TAG", "BINDER_SERVICE_HOST", "BINDER_REPO_URL")
 
@@ -26,20 +24,6 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(colab, "DRIVE", tmp_path / "drive")
     monkeypatch.setattr(colab, "RESULTS", {"colab": str(tmp_path / "content"), "kaggle": str(tmp_path / "working")})
-
-
-def stand_in(monkeypatch: pytest.MonkeyPatch, mount: Callable[[str], object]) -> None:
-    """google.colab as far as the course uses it: drive.mount(place)."""
-    google, package, drive = types.ModuleType("google"), types.ModuleType("google.colab"), types.ModuleType("google.colab.drive")
-    drive.mount = mount  # type: ignore[attr-defined]
-    package.drive = drive  # type: ignore[attr-defined]
-    google.colab = package  # type: ignore[attr-defined]
-    for module in (google, package, drive):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-
-
-def mounts(place: str) -> None:
-    (Path(place) / "MyDrive").mkdir(parents=True, exist_ok=True)
 
 
 @pytest.mark.parametrize(

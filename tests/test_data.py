@@ -199,9 +199,18 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (lambda p: cut(p, "train-labels"), "train-labels.*(damaged|not the published file)"),
     "cut to almost nothing": (lambda p: cut(p, "t10k-images", 0.001), "t10k-images.*(damaged|not the published file)"),
     "empty": (lambda p: cut(p, "t10k-images", 0), "t10k-images.*(damaged|not the published file)"),
-    **{f"a bit of byte {at}": (lambda p, at=at: flip(p, "train-images", at), "train-images.*(damaged|not the published file)") for at in BYTES},
-    "something else": (lambda p: next(p.glob("train-images*")).write_bytes(b"<html>quota exceeded</html>"), "(damaged|not the published file).*fetch it again"),
-    "another file's content": (lambda p: shutil.copy(next(p.glob("t10k-labels*")), next(p.glob("train-labels*"))), "not the published file"),
+    **{
+        f"a bit of byte {at}": (lambda p, at=at: flip(p, "train-images", at), "train-images.*(damaged|not the published file)")
+        for at in BYTES
+    },
+    "something else": (
+        lambda p: next(p.glob("train-images*")).write_bytes(b"<html>quota exceeded</html>"),
+        "(damaged|not the published file).*fetch it again",
+    ),
+    "another file's content": (
+        lambda p: shutil.copy(next(p.glob("t10k-labels*")), next(p.glob("train-labels*"))),
+        "not the published file",
+    ),
 }
 
 
@@ -225,7 +234,10 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 EMBEDDED_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "test images cut": (lambda p: cut(p, "t10k-images"), "t10k-images.*(damaged|not the published).*"),
-    **{f"test labels, a bit of byte {at}": (lambda p, at=at: flip(p, "t10k-labels", at), "t10k-labels.*(damaged|not the published)") for at in BYTES},
+    **{
+        f"test labels, a bit of byte {at}": (lambda p, at=at: flip(p, "t10k-labels", at), "t10k-labels.*(damaged|not the published)")
+        for at in BYTES
+    },
     "training images, a bit": (lambda p: flip(p, "train-images", 10_000), "train-images.*(damaged|not the published)"),
     "training labels gone": (lambda p: remove(p, "train-labels"), "train-labels.*is not there. Reinstall"),
     "contents gone": (lambda p: remove(p, "contents"), "contents.json.*[Rr]einstall"),
@@ -248,7 +260,9 @@ def test_damaged_embedded_data(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("error", [OSError("no route to host"), RuntimeError("File not found or corrupted.")])
 @pytest.mark.parametrize("limit", [None, 6001])
-def test_no_network_is_an_error_and_never_a_smaller_set(limit: int | None, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network_is_an_error_and_never_a_smaller_set(
+    limit: int | None, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> Any:
         raise error
 
@@ -315,7 +329,9 @@ def test_torchvision_that_does_not_fit_this_torch(kind: str, tmp_path: Path) -> 
         f"assert hasattr(sys.modules['torchvision._meta_registrations'], 'OK') == {kind == 'fits'}"
     )
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parent.parent)])
-    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
     assert (done.returncode == 0) == (not error) and error in done.stderr, done.stderr
 
 
@@ -369,8 +385,16 @@ def test_only_an_example_that_is_there_can_be_masked(i: int) -> None:
 
 def test_digest_tells_splits_apart() -> None:
     s = split()
-    others = [s.masked(0), s.masked(1), s.take(slice(0, 25)), split(seed=1), dataclasses.replace(s, classes=("cat", "dog", "cow")),
-              dataclasses.replace(s, y=(s.y + 1) % 3), dataclasses.replace(s, x=s.x.double()), dataclasses.replace(s, x=s.x.flip(0))]
+    others = [
+        s.masked(0),
+        s.masked(1),
+        s.take(slice(0, 25)),
+        split(seed=1),
+        dataclasses.replace(s, classes=("cat", "dog", "cow")),
+        dataclasses.replace(s, y=(s.y + 1) % 3),
+        dataclasses.replace(s, x=s.x.double()),
+        dataclasses.replace(s, x=s.x.flip(0)),
+    ]
     assert len({s.digest(), *(o.digest() for o in others)}) == 1 + len(others) and s.digest() == split().digest()
 
 
@@ -395,7 +419,12 @@ def test_every_beginning_is_stratified(y: Tensor, seed: int) -> None:
 def test_whole_joins_and_keeps_the_validation_set() -> None:
     d = tiny_dataset()
     w = d.whole()
-    assert len(w.train) == 33 and torch.equal(w.train.x, torch.cat([d.train.x, d.val.x])) and w.val.digest() == d.val.digest() and w.test is d.test
+    assert (
+        len(w.train) == 33
+        and torch.equal(w.train.x, torch.cat([d.train.x, d.val.x]))
+        and w.val.digest() == d.val.digest()
+        and w.test is d.test
+    )
 
 
 @pytest.mark.parametrize("gone", [["dog"], [1], ("dog", 1)])
@@ -409,7 +438,10 @@ def test_without_drops_and_renumbers(gone: Any) -> None:
         assert torch.equal(mine.x, other.x[kept]) and torch.equal(mine.y, other.y[kept] // 2)
 
 
-@pytest.mark.parametrize(("gone", "say"), [(["cow"], "Unknown class 'cow'.*cat, dog, frog"), ([3], "0 to 2"), ([-1], "0 to 2"), (["cat", "dog"], "two must be left")])
+@pytest.mark.parametrize(
+    ("gone", "say"),
+    [(["cow"], "Unknown class 'cow'.*cat, dog, frog"), ([3], "0 to 2"), ([-1], "0 to 2"), (["cat", "dog"], "two must be left")],
+)
 def test_without_classes_that_are_not_there(gone: list[Any], say: str) -> None:
     with pytest.raises(CourseError, match=say):
         tiny_dataset().without(gone)

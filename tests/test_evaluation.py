@@ -115,8 +115,6 @@ def test_progress_is_shown_or_not(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-
-
 @pytest.mark.parametrize(
     ("model", "s", "words", "say"),
     [

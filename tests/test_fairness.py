@@ -37,8 +37,25 @@ def test_wilson_lies_around_the_rate_inside_0_and_1_and_mirrors(case: tuple[int,
 
 @pytest.mark.parametrize(
     ("df", "point"),
-    [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (7, 2.365), (8, 2.306), (9, 2.262), (10, 2.228),
-     (12, 2.179), (15, 2.131), (20, 2.086), (30, 2.042), (60, 2.000), (120, 1.980), (10**9, 1.960)],
+    [
+        (1, 12.706),
+        (2, 4.303),
+        (3, 3.182),
+        (4, 2.776),
+        (5, 2.571),
+        (6, 2.447),
+        (7, 2.365),
+        (8, 2.306),
+        (9, 2.262),
+        (10, 2.228),
+        (12, 2.179),
+        (15, 2.131),
+        (20, 2.086),
+        (30, 2.042),
+        (60, 2.000),
+        (120, 1.980),
+        (10**9, 1.960),
+    ],
 )
 def test_t95_against_a_table(df: int, point: float) -> None:
     assert t95(df) == pytest.approx(point, abs=6e-4)
@@ -93,8 +110,21 @@ def test_json_both_ways_exactly(r: Report) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"nat": None}, {"nat": [0.1, 0.2]}, {"nat": [0.1, 0.2, float("nan")]}, {"nat": [0.1, 0.2, float("inf")]}, {"nat": [0.1, 0.2, 1.5]}, {"nat": 3},
-        {"rob": ["a", "b", "c"]}, {"counts": [10, 10]}, {"counts": [10, 10, 0]}, {"counts": []}, {"counts": None}, {"classes": ["a"]}, {"classes": None}, {"eps": "big"}, {"eps": None},
+        {"nat": None},
+        {"nat": [0.1, 0.2]},
+        {"nat": [0.1, 0.2, float("nan")]},
+        {"nat": [0.1, 0.2, float("inf")]},
+        {"nat": [0.1, 0.2, 1.5]},
+        {"nat": 3},
+        {"rob": ["a", "b", "c"]},
+        {"counts": [10, 10]},
+        {"counts": [10, 10, 0]},
+        {"counts": []},
+        {"counts": None},
+        {"classes": ["a"]},
+        {"classes": None},
+        {"eps": "big"},
+        {"eps": None},
     ],
 )
 def test_json_that_is_no_report(change: dict) -> None:
@@ -110,7 +140,12 @@ def test_other_things_that_are_no_report(row: object) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "counts", "say"),
-    [((1, 2), (10,), "2 classes of errors for 1"), ((), (), "0 classes"), ((0, 0), (10, 0), "Class 1 holds no image"), ((11,), (10,), "More wrong images than images")],
+    [
+        ((1, 2), (10,), "2 classes of errors for 1"),
+        ((), (), "0 classes"),
+        ((0, 0), (10, 0), "Class 1 holds no image"),
+        ((11,), (10,), "More wrong images than images"),
+    ],
 )
 def test_errors_that_cannot_be(wrong: tuple, counts: tuple, say: str) -> None:
     with pytest.raises(CourseError, match=say):

@@ -161,7 +161,13 @@ def test_natural_is_the_mean_cross_entropy() -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [pgd_at(mix=1), pgd_at(PGD(0.1, steps=0, start="clean")), pgd_at(PGD(eps=0)), pgd_at(PGD(eps=0), mix=0.5), pgd_at(PGD(0.1, 0, 5, start="clean"))],
+    [
+        pgd_at(mix=1),
+        pgd_at(PGD(0.1, steps=0, start="clean")),
+        pgd_at(PGD(eps=0)),
+        pgd_at(PGD(eps=0), mix=0.5),
+        pgd_at(PGD(0.1, 0, 5, start="clean")),
+    ],
     ids=["nothing is attacked", "no steps", "no budget", "no budget, half attacked", "steps of no length"],
 )
 def test_an_attack_that_does_nothing_is_natural_training(method: Method) -> None:

@@ -33,7 +33,18 @@ def test_lenet5_layer_by_layer() -> None:
     """Against the same network written as a list of torch's own layers."""
     model = build("lenet5", seed=1)
     layers = nn.Sequential(
-        model.conv1, nn.Tanh(), nn.AvgPool2d(2), model.conv2, nn.Tanh(), nn.AvgPool2d(2), model.conv3, nn.Tanh(), nn.Flatten(), model.fc1, nn.Tanh(), model.fc2
+        model.conv1,
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        model.conv2,
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        model.conv3,
+        nn.Tanh(),
+        nn.Flatten(),
+        model.fc1,
+        nn.Tanh(),
+        model.fc2,
     )
     x = images(3, (1, 32, 32))
     torch.testing.assert_close(model(x), layers(x), rtol=1e-5, atol=1e-5)

@@ -18,7 +18,7 @@ from hypothesis import given
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib import attacks, native
+from course_lib import attacks, models, native
 from course_lib.attacks import PGD, Walk
 from course_lib.data import batches, load
 from course_lib.errors import CourseError
@@ -117,8 +117,9 @@ def test_landmarks_are_the_loops(attack: PGD, words: dict[str, Any], trained: An
 
 
 @needs_kernel
-@given(n=some.integers(1, 257), eps=some.floats(0, 0.5), steps=some.integers(0, 50), factor=some.sampled_from([0, 1e-20, 0.1, 1, 3, 30, 1e4, 1e20]),
-       objective=some.sampled_from(["ce", "kl", "margin"]), channels=some.sampled_from([1, 1, 3]), classes=some.sampled_from([2, 7, 10, 41]),
+@given(n=some.integers(1, 257), eps=some.floats(0, 0.5), steps=some.integers(0, 50),
+       factor=some.sampled_from([0, 1e-20, 0.1, 1, 3, 30, 1e4, 1e20]), objective=some.sampled_from(["ce", "kl", "margin"]),
+       channels=some.sampled_from([1, 1, 3]), classes=some.sampled_from([2, 7, 10, 41]),
        extra=some.integers(0, 3), stop=some.booleans(), noise=some.sampled_from([0, 0.01]), seed=some.integers(0, 99))
 def test_any_walk_keeps_the_rules(n: int, eps: float, steps: int, factor: float, objective: str, channels: int, classes: int,
                                   extra: int, stop: bool, noise: float, seed: int) -> None:
@@ -139,8 +140,8 @@ def test_any_walk_keeps_the_rules(n: int, eps: float, steps: int, factor: float,
 
 
 @needs_kernel
-@given(n=some.integers(1, 40), factor=some.sampled_from([0.3, 1, 3]), channels=some.sampled_from([1, 3]), classes=some.sampled_from([2, 10, 41]),
-       wants_x=some.booleans(), seed=some.integers(0, 99))
+@given(n=some.integers(1, 40), factor=some.sampled_from([0.3, 1, 3]), channels=some.sampled_from([1, 3]),
+       classes=some.sampled_from([2, 10, 41]), wants_x=some.booleans(), seed=some.integers(0, 99))
 def test_logits_and_gradients_are_pytorchs(n: int, factor: float, channels: int, classes: int, wants_x: bool, seed: int) -> None:
     model, (x, y) = scaled(factor, channels, classes), images(n, channels, classes, seed)
     results = []
@@ -171,6 +172,29 @@ def test_every_width_of_register(flags: str, trained: Any, monkeypatch: pytest.M
     assert torch.equal(got.n_right, want.n_right)
     assert ((got.last - want.last).abs() > 1e-5).float().mean() < 1e-3
     test_logits_and_gradients_are_pytorchs.hypothesis.inner_test(19, 1, 3, 5, True, 0)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 32, 32), (7, 3, 32, 32), (2, 2, 10, 16)])
+def test_the_first_layer_of_the_pytorch_path(shape: tuple[int, ...]) -> None:
+    conv, x = nn.Conv2d(shape[1], 6, 5), torch.rand(shape, requires_grad=True)
+    g = torch.rand(shape[0], 6, shape[2] // 2 - 2, shape[3] // 2 - 2)
+    wanted = [x, conv.weight, conv.bias]
+    ways = [models.tanh_pool(conv, x), F.avg_pool2d(torch.tanh(conv(x)), 2)]
+    ours, theirs = ([out, *torch.autograd.grad(out, wanted, g)] for out in ways)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_channels_last_is_for_the_walk_only() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 10))
+    weight, before = model[0].weight, model[0].weight.data_ptr()
+    seen = []
+    hook = model[0].register_forward_pre_hook(lambda m, _: seen.append(m.weight.stride()))
+    x, y = images(5, channels=3)
+    PGD(steps=2)(model, x, y)
+    assert set(seen) == {(27, 1, 9, 3)}
+    hook.remove()
+    assert model[0].weight is weight and weight.data_ptr() == before and weight.is_contiguous()
 
 
 # ------------------------------------------------------------------------------------------------------ the same bits
@@ -273,8 +297,8 @@ def test_pytorch_serves_the_unusual(word: str, model: nn.Module, x: Tensor) -> N
 
 @needs_kernel
 @pytest.mark.parametrize("change", [
-    lambda x: x, lambda x: x.to(memory_format=torch.channels_last), lambda x: x.transpose(2, 3), lambda x: x[::2], lambda x: x[:, :, :, :].expand(9, 3, 32, 32),
-    lambda x: x.clone().requires_grad_()])
+    lambda x: x, lambda x: x.to(memory_format=torch.channels_last), lambda x: x.transpose(2, 3), lambda x: x[::2],
+    lambda x: x[:1].expand(9, 3, 32, 32), lambda x: x.clone().requires_grad_()])
 def test_layouts_are_served(change: Callable[[Tensor], Tensor]) -> None:
     model, x = scaled(1, channels=3), change(images(9, channels=3)[0])
     y = torch.zeros(len(x), dtype=torch.int64)
@@ -293,7 +317,7 @@ def test_the_changes_of_others_are_seen() -> None:
 
 @needs_kernel
 def test_transformations_see_pytorch() -> None:
-    model, (x, y) = scaled(1), images(3)
+    model, (x, _) = scaled(1), images(3)
     with torch.no_grad(), native.off():
         want = model(x)
     with torch.autocast("cpu", torch.bfloat16):
@@ -309,7 +333,8 @@ def test_transformations_see_pytorch() -> None:
 @pytest.mark.parametrize(("x", "y"), [
     (torch.rand(3, 1, 28, 28), torch.zeros(3, dtype=torch.int64)), (torch.rand(3, 2, 32, 32), torch.zeros(3, dtype=torch.int64)),
     (torch.rand(3, 1, 32, 32), torch.full((3,), 10)), (torch.rand(3, 1, 32, 32) * 2, torch.zeros(3, dtype=torch.int64)),
-    (torch.rand(3, 1, 32, 32), torch.zeros(2, dtype=torch.int64)), (torch.full((3, 1, 32, 32), torch.nan), torch.zeros(3, dtype=torch.int64))])
+    (torch.rand(3, 1, 32, 32), torch.zeros(2, dtype=torch.int64)),
+    (torch.full((3, 1, 32, 32), torch.nan), torch.zeros(3, dtype=torch.int64))])
 def test_what_does_not_fit_is_a_plain_error(x: Tensor, y: Tensor) -> None:
     with pytest.raises(CourseError):
         PGD(steps=2)(build("lenet5"), x, y)
@@ -348,8 +373,8 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     if native.library() is None:
         pytest.skip("no C++ compiler here, or COURSE_NATIVE=0")
     (ready,) = [p for p in builder.folder().glob(f"lenet-{builder.key(builder.compiler())}-*.so") if builder._digest(p) in p.name]
-    fake = tmp_path / "fake-c++"
-    fake.write_text(f'#!/bin/sh\necho built >> {tmp_path}/built\n[ "$1" = --version ] && exit 0\nwhile [ "$1" != -o ]; do shift; done\ncp {ready} "$2"\n')
+    fake, copy_it = tmp_path / "fake-c++", f'while [ "$1" != -o ]; do shift; done\ncp {ready} "$2"\n'
+    fake.write_text(f'#!/bin/sh\necho built >> {tmp_path}/built\n[ "$1" = --version ] && exit 0\n{copy_it}')
     fake.chmod(0o755)
     monkeypatch.setenv("CXX", str(fake))
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
@@ -398,7 +423,8 @@ def test_a_full_disk(fresh: Path, caplog: pytest.LogCaptureFixture, monkeypatch:
 
 
 @pytest.mark.parametrize("cxx", ["/bin/false", "no-such-compiler", "true"])
-def test_without_a_working_compiler_pytorch_serves(cxx: str, fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_working_compiler_pytorch_serves(cxx: str, fresh: Path, monkeypatch: pytest.MonkeyPatch,
+                                                   caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("CXX", cxx)
     with caplog.at_level(logging.WARNING):
         model, (x, y) = scaled(1), images(3)
@@ -419,7 +445,7 @@ def test_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_processes_build_at_once(fresh: Path) -> None:
-    say = "from course_lib import native; import torch; from course_lib.models import build; print(build('lenet5')(torch.zeros(1, 1, 32, 32)).sum().item())"
+    say = "import torch; from course_lib.models import build; print(build('lenet5')(torch.zeros(1, 1, 32, 32)).sum().item())"
     both = [subprocess.Popen([sys.executable, "-c", say], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     answers = [p.communicate(timeout=120) for p in both]
     assert [p.returncode for p in both] == [0, 0] and answers[0] == answers[1] and not answers[0][1]

@@ -42,7 +42,10 @@ class Remembering(Method):
         logits = model((x + 0.1 * torch.randn(x.shape, generator=at.generator)).clamp(0, 1))
         wrong = F.one_hot(y, 3).T.float() @ (logits.argmax(1) != y).float()
         self.after(at)
-        return (F.cross_entropy(logits, y, reduction="none") * state["weight"][y]).mean(), {"wrong": wrong, "seen": torch.bincount(y, minlength=3)}
+        return (F.cross_entropy(logits, y, reduction="none") * state["weight"][y]).mean(), {
+            "wrong": wrong,
+            "seen": torch.bincount(y, minlength=3),
+        }
 
     def update(self, state: dict[str, Tensor], report: Report | None, at: Step) -> dict[str, Tensor]:
         weight = state["weight"] + at.stats["wrong"] / at.stats["seen"].clamp(min=1) if at.stats else state["weight"]
@@ -141,7 +144,10 @@ def test_history() -> None:
     assert row["batch"] == 0 and Report.from_json(row).classes == THREE
 
 
-@pytest.mark.parametrize(("every", "at"), [(None, []), ("epoch", [(0, 0), (1, 0), (2, 0)]), (3, [(e, b) for e in range(3) for b in (0, 3, 6)]), (7, [(e, 0) for e in range(3)])])
+@pytest.mark.parametrize(
+    ("every", "at"),
+    [(None, []), ("epoch", [(0, 0), (1, 0), (2, 0)]), (3, [(e, b) for e in range(3) for b in (0, 3, 6)]), (7, [(e, 0) for e in range(3)])],
+)
 def test_updates_come_before_the_first_batch_of_their_period(every: Any, at: list[tuple[int, int]]) -> None:
     """With the sums of the period that ended there, and with a report."""
     calls: list[tuple[Step, bool]] = []
@@ -279,10 +285,18 @@ def test_what_makes_a_training_the_same() -> None:
     """The identity handed to the store differs whenever something that matters does, and never for the rest."""
     other_data = dataclasses.replace(TRAIN, classes=("a", "b", "c"))
     changes: list[dict[str, Any]] = [
-        {"seed": 1}, {"epochs": 4}, {"data": split(seed=5)}, {"data": TRAIN.masked(3)}, {"data": other_data}, {"optim": Optim(lr=0.06, batch=4)},
-        {"method": Remembering("epoch")}, {"method": METHODS["natural"]()}, {"method": METHODS["pgd_at"]()}, {"method": METHODS["pgd_at"](mix=0.5)},
+        {"seed": 1},
+        {"epochs": 4},
+        {"data": split(seed=5)},
+        {"data": TRAIN.masked(3)},
+        {"data": other_data},
+        {"optim": Optim(lr=0.06, batch=4)},
+        {"method": Remembering("epoch")},
+        {"method": METHODS["natural"]()},
+        {"method": METHODS["pgd_at"]()},
+        {"method": METHODS["pgd_at"](mix=0.5)},
         {"model": nn.Sequential(nn.Flatten(), nn.Linear(36, 3))},
-    ]  # fmt: skip
+    ]
     identities = []
     for words in [{}, {}, {"model": Small(seed=5)}, {"save_every": 1.0}, *changes]:
         store = Memory()
@@ -394,8 +408,15 @@ def test_bad_input(words: dict[str, Any], say: str, method: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "say"),
-    [({"name": "lion"}, "adam, sgd"), ({"batch": 0}, "batch size is 0"), *[({"lr": v}, "learning rate") for v in (0, -1, float("nan"), float("inf"))],
-     ({"momentum": -1}, "momentum"), ({"momentum": 1}, "momentum"), ({"weight_decay": -1}, "weight decay"), ({"weight_decay": float("nan")}, "weight decay")],
+    [
+        ({"name": "lion"}, "adam, sgd"),
+        ({"batch": 0}, "batch size is 0"),
+        *[({"lr": v}, "learning rate") for v in (0, -1, float("nan"), float("inf"))],
+        ({"momentum": -1}, "momentum"),
+        ({"momentum": 1}, "momentum"),
+        ({"weight_decay": -1}, "weight decay"),
+        ({"weight_decay": float("nan")}, "weight decay"),
+    ],
 )
 def test_an_optimiser_that_makes_no_sense(words: dict[str, Any], say: str) -> None:
     with pytest.raises(CourseError, match=say):

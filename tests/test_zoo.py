@@ -129,7 +129,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "the manifest no text": (lambda r: change(r / "manifest.json", lambda raw: b"\xff\xfe\0"), "manifest.json is damaged"),
     "the manifest deep": (lambda r: change(r / "manifest.json", lambda raw: b"[" * 200_000), "manifest.json is damaged"),
     "the manifest a list": (lambda r: change(r / "manifest.json", lambda raw: b"[]"), "holds a list"),
-    "the manifest of the future": (lambda r: change(r / "manifest.json", lambda raw: raw.replace(b'"format": 1', b'"format": 2')), "has format 2; this library reads 1"),
+    "the manifest of the future": (
+        lambda r: change(r / "manifest.json", lambda raw: raw.replace(b'"format": 1', b'"format": 2')),
+        "has format 2; this library reads 1",
+    ),
     "no manifest": (lambda r: (r / "manifest.json").unlink(), "is not there. Clone the repository whole"),
 }
 
@@ -160,9 +163,18 @@ TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a missing tensor": (tampered(lambda t: t.pop("fc1.weight")), "do not fit LeNet5: fc1.weight"),
     "a tensor too many": (tampered(lambda t: t.update({"../../etc/passwd": torch.zeros(1)})), "do not fit LeNet5: ../../etc/passwd"),
     "no safetensors": (lambda r: (weights(r).write_bytes(b"PK\3\4" + bytes(100)), rename_hash(r)), "the weights cannot be read"),
-    "a header that claims too much": (lambda r: (weights(r).write_bytes(b"\xff" * 7 + b"\0" + bytes(100)), rename_hash(r)), "the weights cannot be read"),
-    "another architecture": (lambda r: (change(r / NAME / "seed0.json", lambda raw: raw.replace(b"lenet5", b"lenet6")), rename_hash(r, "record")), "Unknown model 'lenet6'"),
-    "another number of classes": (lambda r: (change(r / NAME / "seed0.json", lambda raw: raw.replace(b'"dog",', b'"dog","cow",', 1)), rename_hash(r, "record")), "do not fit LeNet5: fc2"),
+    "a header that claims too much": (
+        lambda r: (weights(r).write_bytes(b"\xff" * 7 + b"\0" + bytes(100)), rename_hash(r)),
+        "the weights cannot be read",
+    ),
+    "another architecture": (
+        lambda r: (change(r / NAME / "seed0.json", lambda raw: raw.replace(b"lenet5", b"lenet6")), rename_hash(r, "record")),
+        "Unknown model 'lenet6'",
+    ),
+    "another number of classes": (
+        lambda r: (change(r / NAME / "seed0.json", lambda raw: raw.replace(b'"dog",', b'"dog","cow",', 1)), rename_hash(r, "record")),
+        "do not fit LeNet5: fc2",
+    ),
     "a path out of the folder": (lambda r: point(r, "weights", file="../../../etc/passwd"), "must be a file inside"),
     "an absolute path": (lambda r: point(r, "weights", file="/etc/passwd"), "must be a file inside"),
     "a path with a zero": (lambda r: point(r, "weights", file="a\0b"), "must be a file inside|missing"),
@@ -180,7 +192,18 @@ def test_what_lies_behind_a_good_hash_is_checked_too(root: Path, kind: str) -> N
         load_model(NAME, root=root)
 
 
-@pytest.mark.parametrize("models", [{NAME: 5}, {NAME: []}, {NAME: {"0": 5}}, {NAME: {"0": {"record": 5, "weights": 5}}}, {NAME: {"0": {"record": {}}}}, {NAME: {"zero": {}}}, []])
+@pytest.mark.parametrize(
+    "models",
+    [
+        {NAME: 5},
+        {NAME: []},
+        {NAME: {"0": 5}},
+        {NAME: {"0": {"record": 5, "weights": 5}}},
+        {NAME: {"0": {"record": {}}}},
+        {NAME: {"zero": {}}},
+        [],
+    ],
+)
 def test_a_manifest_of_another_shape(root: Path, models: Any) -> None:
     (root / "manifest.json").write_text(json.dumps({"format": 1, "models": models}))
     for call in (load_model, load_reports, lambda name, root: list_models(root) and load_model(name, root=root)):
@@ -207,9 +230,13 @@ def test_no_single_bit_of_the_manifest_passes_unnoticed(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "say"),
-    [({"name": "exp1/naturel"}, "Unknown model 'exp1/naturel'.*Did you mean 'exp1/natural'"), ({"name": NAME, "seed": 7}, "stored for seeds 0, 1, 10, not for 7. Train it"),
-     ({"name": NAME, "seed": "0/../1"}, "not for"), ({"name": "exp9/grid"}, "must be a file inside|weights")],
-)  # fmt: skip
+    [
+        ({"name": "exp1/naturel"}, "Unknown model 'exp1/naturel'.*Did you mean 'exp1/natural'"),
+        ({"name": NAME, "seed": 7}, "stored for seeds 0, 1, 10, not for 7. Train it"),
+        ({"name": NAME, "seed": "0/../1"}, "not for"),
+        ({"name": "exp9/grid"}, "must be a file inside|weights"),
+    ],
+)
 def test_what_is_not_stored(root: Path, words: dict[str, Any], say: str) -> None:
     with pytest.raises(CourseError, match=say):
         load_model(root=root, **words)
@@ -247,7 +274,7 @@ def test_a_full_disk_leaves_all_or_nothing(root: Path, failing: int, first: bool
     with pytest.raises(CourseError, match="No space left on device"):
         publish(NAME, seed, network(7), record(3), root)
     monkeypatch.undo()
-    assert not [p for p in root.rglob(".part-*")] and str(5) not in manifest(root)[NAME]
+    assert not list(root.rglob(".part-*")) and str(5) not in manifest(root)[NAME]
     assert {p: raw for p, raw in files(root).items() if p in before} == before
     assert same_weights(load_model(NAME, root=root), network(0))
 

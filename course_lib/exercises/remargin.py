@@ -49,12 +49,22 @@ EXERCISES = {
         solution=_margins,
         mistakes={
             "The factor 2 in the exponent is missing.": lambda lam, gap, rate, low, high: torch.exp(lam + rate * gap).clamp(low, high),
-            "You forget what was there: the multiplier is moved by the gap, not replaced.": lambda lam, gap, rate, low, high: torch.exp(2 * rate * gap).clamp(low, high),
+            "You forget what was there: the multiplier is moved by the gap, not replaced.": lambda lam, gap, rate, low, high: torch.exp(
+                2 * rate * gap
+            ).clamp(low, high),
             "The margins are not clipped.": lambda lam, gap, rate, low, high: torch.exp(2 * (lam + rate * gap)),
-            "You clip the multiplier; low and high are for the margin.": lambda lam, gap, rate, low, high: torch.exp(2 * (lam + rate * gap).clamp(low, high)),
-            "The sign is wrong: a class with a gap above the tolerance gets a larger margin.": lambda lam, gap, rate, low, high: _margins(lam, -gap, rate, low, high),
-            "These are the margins before the update: move the multiplier first.": lambda lam, gap, rate, low, high: torch.exp(2 * lam).clamp(low, high),
-            "This adds where the rule multiplies: the margin is the exponential.": lambda lam, gap, rate, low, high: (1 + 2 * (lam + rate * gap)).clamp(low, high),
+            "You clip the multiplier; low and high are for the margin.": lambda lam, gap, rate, low, high: torch.exp(
+                2 * (lam + rate * gap).clamp(low, high)
+            ),
+            "The sign is wrong: a class with a gap above the tolerance gets a larger margin.": lambda lam, gap, rate, low, high: _margins(
+                lam, -gap, rate, low, high
+            ),
+            "These are the margins before the update: move the multiplier first.": lambda lam, gap, rate, low, high: torch.exp(
+                2 * lam
+            ).clamp(low, high),
+            "This adds where the rule multiplies: the margin is the exponential.": lambda lam, gap, rate, low, high: (
+                1 + 2 * (lam + rate * gap)
+            ).clamp(low, high),
         },
         hints=(
             "First the new multiplier, lam + rate * gap; then its margin, exp(2 lambda); then the clip.",
@@ -69,10 +79,13 @@ EXERCISES = {
         mistakes={
             "A random label is right one time in C: add share / C.": lambda share, classes: 1 - share,
             "This is what is left for all wrong classes together.": lambda share, classes: share * (1 - 1 / classes),
-            "A random label falls on each of the C classes, the true one among them: share / C, not share / (C - 1).":
-                lambda share, classes: 1 - share + share / (classes - 1),
+            "A random label falls on C classes, the true one among them: share / C, not share / (C - 1).": lambda share, classes: (
+                1 - share + share / (classes - 1)
+            ),
             "This is what one wrong class gets.": lambda share, classes: share / classes,
-            "The shares are the wrong way round: `share` of the terms have random labels.": lambda share, classes: share + (1 - share) / classes,
+            "The shares are the wrong way round: `share` of the terms have random labels.": lambda share, classes: (
+                share + (1 - share) / classes
+            ),
         },
         hints=(
             "Cross-entropy is smallest where the belief equals how often each label comes up with the image. How often is it the true one?",
@@ -85,10 +98,12 @@ EXERCISES = {
     "03.front": Exercise(
         solution=_front,
         mistakes={
-            "A point that equals another is thrown out: to dominate, a point must be smaller in one of the two.":
-                lambda points: [i for i, (a, b) in enumerate(points) if not any(x <= a and y <= b and j != i for j, (x, y) in enumerate(points))],
-            "You ask for smaller in both. A point that ties in one and is smaller in the other dominates as well.":
-                lambda points: [i for i, (a, b) in enumerate(points) if not any(x < a and y < b for x, y in points)],
+            "A point that equals another is thrown out: to dominate, a point must be smaller in one of the two.": lambda points: [
+                i for i, (a, b) in enumerate(points) if not any(x <= a and y <= b and j != i for j, (x, y) in enumerate(points))
+            ],
+            "You ask for smaller in both. A point that ties in one and is smaller in the other dominates as well.": lambda points: [
+                i for i, (a, b) in enumerate(points) if not any(x < a and y < b for x, y in points)
+            ],
             "This is the best average only.": lambda points: [i for i, p in enumerate(points) if p[0] == min(q[0] for q in points)],
             "This is the best worst class only.": lambda points: [i for i, p in enumerate(points) if p[1] == min(q[1] for q in points)],
             "These are the dominated ones.": lambda points: [i for i in range(len(points)) if i not in _front(points)],

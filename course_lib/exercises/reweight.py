@@ -51,19 +51,24 @@ def _half(before: Tensor, after: Tensor, t: float) -> Tensor:
 def _pairs() -> list[tuple[Tensor, Tensor, float]]:
     """Differences between seeds that both share are larger than what changed."""
     before = torch.tensor([0.470, 0.512, 0.455, 0.490, 0.438])
-    return [(before, before - torch.tensor([0.10, 0.12, 0.09, 0.11, 0.13]), 2.7764), (torch.tensor([0.4, 0.5, 0.45]), torch.tensor([0.3, 0.46, 0.33]), 4.3027)]
+    return [
+        (before, before - torch.tensor([0.10, 0.12, 0.09, 0.11, 0.13]), 2.7764),
+        (torch.tensor([0.4, 0.5, 0.45]), torch.tensor([0.3, 0.46, 0.33]), 4.3027),
+    ]
 
 
 EXERCISES = {
     "02.weights": Exercise(
         solution=_weights,
         mistakes={
-            "These are the multipliers above their mean. Where nobody has a multiplier, every class should still weigh 1/C.":
-                lambda phi: phi - phi.mean(),
+            "These are the multipliers above their mean. Where nobody has a multiplier, every class should still weigh 1/C.": lambda phi: (
+                phi - phi.mean()
+            ),
             "These sum to more than one: what one class gets, all have to give. Take the mean of phi away.": lambda phi: 1 / len(phi) + phi,
             "The mean of phi is its sum divided by C; you take the whole sum away.": lambda phi: 1 / len(phi) + phi - phi.sum(),
-            "This scales the weights to sum to one instead of taking the mean away. It is a sum of one, but not the Lagrangian.":
-                lambda phi: (1 / len(phi) + phi) / (1 / len(phi) + phi).sum(),
+            "These are scaled to sum to one instead of taking the mean away, which is not the Lagrangian.": lambda phi: (
+                (1 / len(phi) + phi) / (1 / len(phi) + phi).sum()
+            ),
             "This is the report's softmax, not the Lagrangian.": lambda phi: torch.softmax(phi, 0),
             "There are not always ten classes: 1/C with C = len(phi).": lambda phi: 0.1 + phi - phi.mean(),
             "Every class starts from 1/C, not from 1.": lambda phi: 1 + phi - phi.mean(),
@@ -79,20 +84,31 @@ EXERCISES = {
     "02.update": Exercise(
         solution=_update,
         mistakes={
-            "A multiplier of a constraint must not be negative: clamp at 0.": lambda lam, e, m, tau, a, lim: _scaled(_moved(lam, e, m, tau, a), lim),
-            "The limit is missing: scale all down when their sum exceeds lim.": lambda lam, e, m, tau, a, lim: _moved(lam, e, m, tau, a).clamp(min=0),
-            "You clamp the gap, so multipliers can only grow. A class that does better than it must should lose weight again.":
-                lambda lam, e, m, tau, a, lim: _scaled(lam + a * (e - m - tau).clamp(min=0), lim),
+            "A multiplier of a constraint must not be negative: clamp at 0.": lambda lam, e, m, tau, a, lim: _scaled(
+                _moved(lam, e, m, tau, a), lim
+            ),
+            "The limit is missing: scale all down when their sum exceeds lim.": lambda lam, e, m, tau, a, lim: _moved(
+                lam, e, m, tau, a
+            ).clamp(min=0),
+            "You clamp the gap. A class that does better than it must should lose weight again.": lambda lam, e, m, tau, a, lim: (
+                _scaled(lam + a * (e - m - tau).clamp(min=0), lim)
+            ),
             "The tolerance is missing: the gap is err - mean - tau.": lambda lam, e, m, tau, a, lim: _update(lam, e, m, 0.0, a, lim),
-            "You do not subtract the average: what counts is how far a class is above the others.":
-                lambda lam, e, m, tau, a, lim: _update(lam, e, 0.0, tau, a, lim),
-            "You always scale to lim. Only a sum that exceeds it is scaled down.":
-                lambda lam, e, m, tau, a, lim: (v := _moved(lam, e, m, tau, a).clamp(min=0)) * lim / v.sum(),
-            "You forget what was there: the new multiplier is the old one plus the step.":
-                lambda lam, e, m, tau, a, lim: _update(torch.zeros_like(lam), e, m, tau, a, lim),
-            "You cap each multiplier at lim; the limit is on their sum.":
-                lambda lam, e, m, tau, a, lim: _moved(lam, e, m, tau, a).clamp(min=0, max=lim),
-            "The sign is wrong: a gap above tau makes the multiplier grow.": lambda lam, e, m, tau, a, lim: _update(lam, e, m, tau, -a, lim),
+            "You do not subtract the average: what counts is how far a class is above the others.": lambda lam, e, m, tau, a, lim: _update(
+                lam, e, 0.0, tau, a, lim
+            ),
+            "You always scale to lim. Only a sum that exceeds it is scaled down.": lambda lam, e, m, tau, a, lim: (
+                (v := _moved(lam, e, m, tau, a).clamp(min=0)) * lim / v.sum()
+            ),
+            "You forget what was there: the new multiplier is the old one plus the step.": lambda lam, e, m, tau, a, lim: _update(
+                torch.zeros_like(lam), e, m, tau, a, lim
+            ),
+            "You cap each multiplier at lim; the limit is on their sum.": lambda lam, e, m, tau, a, lim: _moved(lam, e, m, tau, a).clamp(
+                min=0, max=lim
+            ),
+            "The sign is wrong: a gap above tau makes the multiplier grow.": lambda lam, e, m, tau, a, lim: _update(
+                lam, e, m, tau, -a, lim
+            ),
         },
         hints=(
             "Three steps: lam + rate * gap with gap = err - mean - tau; not below 0; if the sum is above lim, times lim / sum.",
@@ -105,14 +121,18 @@ EXERCISES = {
     "02.paired": Exercise(
         solution=_half,
         mistakes={
-            "This is the interval for two groups that have nothing to do with each other. Here each pair shares a seed: take the differences first.":
-                lambda b, a, t: t * ((b.var() + a.var()) / len(b)) ** 0.5,
+            "This is for two groups that have nothing to do with each other. Here each pair shares a seed: differences first.": lambda b, a, t: (
+                t * ((b.var() + a.var()) / len(b)) ** 0.5
+            ),
             "This is the spread of one change. A mean of n of them is sqrt(n) times more certain.": lambda b, a, t: t * (a - b).std(),
-            "You divide by n; the mean of n values has a standard deviation smaller by sqrt(n).": lambda b, a, t: t * (a - b).std() / len(b),
+            "You divide by n; the mean of n values has a standard deviation smaller by sqrt(n).": lambda b, a, t: (
+                t * (a - b).std() / len(b)
+            ),
             "This is one standard error; the 95 % interval reaches t of them to each side.": lambda b, a, t: (a - b).std() / len(b) ** 0.5,
             "This is the whole width; the question is how far it reaches to each side.": lambda b, a, t: 2 * _half(b, a, t),
-            "For a sample divide by n - 1 (torch's std does so unless told otherwise).":
-                lambda b, a, t: t * (a - b).std(unbiased=False) / len(b) ** 0.5,
+            "For a sample divide by n - 1 (torch's std does so unless told otherwise).": lambda b, a, t: (
+                t * (a - b).std(unbiased=False) / len(b) ** 0.5
+            ),
             "This is the mean change itself; the question is how uncertain it is.": lambda b, a, t: (a - b).mean(),
         },
         hints=(

@@ -61,7 +61,10 @@ class FRL(Method):
         for word, allowed in ALLOWED.items():
             pick(dict.fromkeys(allowed), getattr(self, word), word)
         if not 0 <= self.lim <= 1 or not 0 < self.clip[0] <= self.clip[1] or min(*self.rates, self.beta) < 0:
-            raise CourseError(f"lim {self.lim} must lie in [0, 1], clip {self.clip} be positive and in order, rates {self.rates} and beta {self.beta} not negative.")
+            raise CourseError(
+                f"lim {self.lim} must lie in [0, 1], clip {self.clip} be positive and in order, "
+                f"rates {self.rates} and beta {self.beta} not negative."
+            )
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> FRL:
@@ -144,7 +147,9 @@ ALLOWED = {
 }
 PRESETS: dict[str, dict[str, Any]] = {
     "authors_2022": {},
-    "authors_2021": {"beta": 1.0, "tau": (0.1, 0.1), "rates": (0.05, 0.10, 0.10), "clip": (0.98, 2.5), "normaliser": "joint", "step": "fixed"},
+    "authors_2021": {
+        "beta": 1.0, "tau": (0.1, 0.1), "rates": (0.05, 0.10, 0.10), "clip": (0.98, 2.5), "normaliser": "joint", "step": "fixed",
+    },
     "report": {
         "variant": "rw", "tau": (0.05, 0.05), "rates": (5.0, 1.0, 0.0), "beta": 1.0, "clip": (1e-3, 1e3), "step": "fixed",
         "attack": PGD(eps=16 / 255, step_size=1 / 255, steps=20), "weights": "softmax", "accumulate": False, "boundary": "flips",

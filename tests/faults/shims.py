@@ -6,10 +6,13 @@ import errno
 import os
 import random
 import signal
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from course_lib.disk import Disk
@@ -209,3 +212,18 @@ class LyingDisk(Disk):
             self.late.append(lambda: path.unlink(missing_ok=True))
         else:
             super().remove(path)
+
+
+def stand_in(patch: pytest.MonkeyPatch, mount: Callable[[str], object]) -> None:
+    """google.colab as far as the course uses it: drive.mount(place)."""
+    google, package, drive = types.ModuleType("google"), types.ModuleType("google.colab"), types.ModuleType("google.colab.drive")
+    drive.mount = mount  # type: ignore[attr-defined]
+    package.drive = drive  # type: ignore[attr-defined]
+    google.colab = package  # type: ignore[attr-defined]
+    for module in (google, package, drive):
+        patch.setitem(sys.modules, module.__name__, module)
+
+
+def mounts(place: str) -> None:
+    """What drive.mount does when all goes well."""
+    (Path(place) / "MyDrive").mkdir(parents=True, exist_ok=True)

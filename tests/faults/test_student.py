@@ -1,0 +1,170 @@
+"""What a student does to a cell that trains: the stop button, "Run all" after a reconnect, a second tab, a Drive that is full."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import shutil
+import signal
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from course_lib import colab
+from course_lib.checkpoints import Store
+from course_lib.disk import Disk
+from course_lib.errors import CourseError
+from course_lib.methods.base import Method
+from course_lib.training import fit
+from tests.faults.jobs import EPOCHS, Stateful, training
+from tests.faults.shims import FailingDisk, mounts, stand_in
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*cut short")
+
+
+@pytest.fixture(autouse=True)
+def in_colab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for sign in ("KAGGLE_KERNEL_RUN_TYPE", "KAGGLE_URL_BASE"):
+        monkeypatch.delenv(sign, raising=False)
+    monkeypatch.setattr(colab, "DRIVE", folder / "drive")
+    monkeypatch.setattr(colab, "RESULTS", {"colab": str(folder / "content")})
+    stand_in(monkeypatch, mounts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Interrupted(Stateful):
+    """Something happens at one batch. For a checkpoint it is the same method."""
+
+    def __repr__(self) -> str:
+        return repr(Stateful())
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor], at: Any) -> Any:
+        if at.epoch * at.batches + at.batch == 13:
+            HAPPENS[0]()
+        return super().loss(model, x, y, state, at)
+
+
+HAPPENS: list[Any] = [lambda: None]
+
+
+def cell(store: Store | None, method: Method | None = None, lr: float | None = None) -> dict[str, Tensor]:
+    """The training cell of a notebook: the weights at its end."""
+    model, stateful, split, optim = training("stateful")
+    optim = optim if lr is None else dataclasses.replace(optim, lr=lr)
+    run = fit(model, method or stateful, split, epochs=EPOCHS, optim=optim, seed=3, store=store, progress=False, save_every=0.0)
+    return run.model.state_dict()
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture
+def wanted() -> dict[str, Tensor]:
+    return cell(None)
+
+
+def stop_button() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def stopped(store: Store) -> None:
+    HAPPENS[0] = stop_button
+    with pytest.raises(KeyboardInterrupt):
+        cell(store, Interrupted())
+    HAPPENS[0] = lambda: None
+
+
+def test_the_stop_button_and_the_cell_again(wanted: dict[str, Tensor]) -> None:
+    session = colab.setup()
+    stopped(session.store("run"))
+    found = session.store("run").latest()
+    assert found is not None
+    assert found[0] == 14  # the batch under way is finished and kept
+    assert equal(cell(session.store("run")), wanted)
+    assert equal(cell(session.store("run")), wanted)  # once more: it is finished
+
+
+def test_run_all_after_a_reconnect(wanted: dict[str, Tensor], folder: Path) -> None:
+    stopped(colab.setup(drive=True).store("run"))
+    shutil.rmtree(folder / "content")  # the machine is another one
+    store = colab.setup(drive=True).store("run")
+    found = store.latest()
+    assert found is not None
+    assert found[0] == 14
+    assert equal(cell(store), wanted)
+    assert store.status == "saved locally, on Drive, verified"
+
+
+def test_a_second_tab(server: Any, folder: Path) -> None:
+    session = colab.setup()
+    ready = folder / "ready"
+    pid = server.start("hold", folder=str(session.results / "run"), ready=str(ready))
+    while not ready.exists():
+        time.sleep(0.001)
+    with pytest.raises(CourseError, match="made by another run"):
+        cell(session.store("run"))
+    (session.results / "run" / "store.json").unlink()
+    with pytest.raises(CourseError, match=rf"is being written by process {pid} .*store.fresh\(\)"):
+        cell(session.store("run"))
+    os.kill(pid, signal.SIGKILL)
+    server.wait(pid)
+
+
+def test_drive_is_not_mounted(wanted: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(place: str) -> None:
+        raise ValueError("mount failed")
+
+    stand_in(monkeypatch, refuse)
+    with pytest.warns(UserWarning, match="Google Drive is not mounted"):
+        session = colab.setup(drive=True)
+    stopped(session.store("run"))
+    assert equal(cell(session.store("run")), wanted)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOTCONN], ids=os.strerror)
+def test_drive_fails_in_mid_run_and_comes_back(wanted: dict[str, Tensor], code: int) -> None:
+    store = colab.setup(drive=True).store("run")
+    assert store.mirror
+    store.mirror.retry = 0.001
+    store.mirror.folder.disk = FailingDisk(20, code, stays=True)
+    HAPPENS[0] = lambda: store.mirror and setattr(store.mirror.folder, "disk", Disk())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        weights = cell(store, Interrupted())
+    HAPPENS[0] = lambda: None
+    assert equal(weights, wanted)
+    assert len([w for w in told if os.strerror(code) in str(w.message)]) <= 1
+    assert store.status == "saved locally, on Drive, verified"
+
+
+def test_drive_is_full_from_the_start(wanted: dict[str, Tensor]) -> None:
+    store = colab.setup(drive=True).store("run")
+    assert store.mirror
+    store.mirror.retry = 0.001
+    store.mirror.folder.disk = FailingDisk(0, errno.ENOSPC, stays=True)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        weights = cell(store)
+    assert equal(weights, wanted)
+    texts = [str(warning.message) for warning in told]
+    assert len([text for text in texts if "No space left on device" in text]) == 1
+    assert len([text for text in texts if "not yet in" in text]) == 1
+    assert store.status == "saved locally"
+
+
+def test_another_learning_rate_is_not_stuck(wanted: dict[str, Tensor]) -> None:
+    session = colab.setup()
+    stopped(session.store("run"))
+    with pytest.raises(CourseError, match=r"optim is .*lr=0.5.*, was .*lr=0.01.*store.fresh\(\)"):
+        cell(session.store("run"), lr=0.5)
+    store = session.store("run").fresh()
+    assert not equal(cell(store, lr=0.5), wanted)
+    assert store.dir.name == "run-2"
+    assert equal(cell(session.store("run")), wanted)  # the old run goes on where it was

@@ -1,0 +1,167 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course_lib.__main__ import COMMANDS, main
+from course_lib.recipes import RECIPES
+from course_lib.zoo import publish
+from tests.helpers import network_of, report, with_tiny_recipes
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tiny recipes, one of them stored for two seeds (untrained), and a working folder of its own."""
+    with_tiny_recipes(monkeypatch)
+    monkeypatch.setenv("COURSE_MODELS", str(tmp_path / "models"))
+    monkeypatch.chdir(tmp_path)
+    made = {"model": "lenet5", "classes": ["cat", "dog", "frog"]}
+    for seed in (0, 1):
+        record = {"recipe": "tiny/first", "seed": seed, "made_from": made, "reports": [report().to_json()]}
+        publish("tiny/first", seed, network_of(RECIPES["tiny/first"]), record, tmp_path / "models")
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def call(capsys: Capture, *argv: str) -> tuple[int, str, str]:
+    code = main(argv)
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def data(capsys: Capture, *argv: str) -> Any:
+    """What --json prints: one JSON document on standard output, and nothing else."""
+    code, out, _ = call(capsys, *argv, "--json")
+    assert code == 0 and out.count("\n") == 1
+    return json.loads(out)
+
+
+def test_list(capsys: Capture) -> None:
+    rows = {r["recipe"]: r for r in data(capsys, "list")}
+    assert rows.keys() == RECIPES.keys() and rows["tiny/first"]["stored"] == [0, 1] and rows["exp1/natural"]["stored"] == []
+    assert rows["exp1/natural"]["epochs"] == 15 and rows["exp1/natural"]["seeds"] == 5
+    code, out, err = call(capsys, "list")
+    assert code == 0 and "tiny/first" in out and "2 of 2 seeds stored" in out and err == ""
+
+
+def test_list_without_any_models(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COURSE_MODELS", "nowhere")
+    assert all(r["stored"] == [] for r in data(capsys, "list"))
+
+
+def test_evaluate(capsys: Capture) -> None:
+    row = data(capsys, "evaluate", "tiny/first", "--seed", "1", "--attack", "pgd10", "--eps", "8/255")
+    assert list(row) == ["recipe", "seed", "attack", "eps", "classes", "counts", "nat", "rob"]
+    assert (row["recipe"], row["seed"], row["attack"], row["eps"]) == ("tiny/first", 1, "pgd10", pytest.approx(8 / 255))
+    assert row["classes"] == ["cat", "dog", "frog"] and row["counts"] == [4, 4, 4]
+    assert all(0 <= n <= r <= 1 for n, r in zip(row["nat"], row["rob"], strict=True))
+    assert data(capsys, "evaluate", "tiny/first", "--per-class", "2")["counts"] == [2, 2, 2]
+    code, out, _ = call(capsys, "evaluate", "tiny/first", "--eps", "0.01")
+    assert code == 0 and len(out.splitlines()) == 3 and out.startswith("cat")
+
+
+def test_results(capsys: Capture) -> None:
+    rows = data(capsys, "results")
+    assert [(r["recipe"], r["seed"]) for r in rows] == [("tiny/first", 0), ("tiny/first", 1)]
+    assert list(rows[0]) == ["recipe", "seed", "attack", "eps", "classes", "counts", "nat", "rob"] and rows[0]["nat"] == [0.1, 0.5, 0.15]
+    assert call(capsys, "results")[1].splitlines()[1].split()[:3] == ["tiny/first", "2", "22.50"]
+    assert call(capsys, "results", "--markdown")[1].startswith("| model | seeds |")
+
+
+def test_train_and_train_again(capsys: Capture, tmp_path: Path) -> None:
+    record = data(capsys, "train", "tiny/first", "--seed", "1", "--out", "mine")
+    assert (record["recipe"], record["seed"], record["made_from"]["training_examples"]) == ("tiny/first", 1, 24)
+    assert json.loads((tmp_path / "mine" / "tiny" / "first" / "seed1.json").read_text()) == record
+    again = data(capsys, "train", "tiny/first", "--seed", "1", "--out", "mine")
+    assert again["history"] == record["history"] and again["reports"] == record["reports"]
+    code, out, _ = call(capsys, "train", "tiny/first", "--limit", "12", "--epochs", "1")
+    assert code == 0 and "tiny/first@limit=12@epochs=1, seed 0, in runs" in out
+    assert (tmp_path / "runs" / "tiny" / "first@limit=12@epochs=1" / "seed0.safetensors").is_file()
+
+
+def test_sweep(capsys: Capture, tmp_path: Path) -> None:
+    words = ["sweep", "tiny/f*", "--seeds", "1", "--jobs", "1", "--models", "new"]
+    for _ in range(2):
+        rows = data(capsys, *words)
+        assert [(r["recipe"], r["seed"]) for r in rows] == [("tiny/first", 0)] and (tmp_path / "new" / "manifest.json").is_file()
+
+
+def test_interrupted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("course_lib.recipes.run", interrupt)
+    code, out, err = call(capsys, "train", "tiny/first")
+    assert code == 130 and out == "" and "goes on from there" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "say"),
+    [
+        (["evaluate", "exp9/nothing"], "Unknown model 'exp9/nothing'. There is: tiny/first."),
+        (["evaluate", "tiny/first", "--seed", "7"], "stored for seeds 0, 1, not for 7"),
+        (["evaluate", "tiny/first", "--attack", "fgsm"], "Unknown attack 'fgsm'"),
+        (["evaluate", "tiny/first", "--eps", "8"], "For 8 grey levels of 255 write 8 / 255"),
+        (["evaluate", "tiny/first", "--eps=-1/255"], "eps is -0.0039"),
+        (["evaluate", "tiny/first", "--per-class", "0"], "n is 0"),
+        (["train", "exp1/naturel"], "Did you mean 'exp1/natural'?"),
+        (["train", "tiny/first", "--seed", "-1"], "seed is -1"),
+        (["train", "exp1/natural", "--limit", "0"], "limit is 0"),
+        (["train", "tiny/first", "--epochs", "-1"], "epochs is -1"),
+        (["train", "exp1/natural", "--data", "nowhere"], "does not hold Fashion-MNIST"),
+        (["train", "tiny/first", "--out", "models/manifest.json"], "Choose a folder"),
+        (["train", "tiny/second", "--seed", "5"], "starts from tiny/first, seed 5"),
+        (["sweep", "tony"], "No recipe matches tony"),
+        (["sweep", "tiny/first", "--jobs", "1", "--models", "models/manifest.json"], "folder"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_errors_go_to_standard_error_alone(argv: list[str], say: str, as_json: bool, capsys: Capture, tmp_path: Path) -> None:
+    models = {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
+    code, out, err = call(capsys, *argv, *["--json"] * as_json)
+    assert code == 1 and out == "" and say in err and "Traceback" not in err
+    assert models == {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("argv", [["results"], ["evaluate", "exp1/natural"]])
+def test_a_damaged_manifest(argv: list[str], capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "models" / "manifest.json").write_text("{")
+    code, out, err = call(capsys, *argv)
+    assert code == 1 and out == "" and "manifest.json is damaged" in err and "Restore it" in err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["fly"],
+        ["train"],
+        ["evaluate", "tiny/first", "--eps", "eight"],
+        ["evaluate", "tiny/first", "--eps", "1/0"],
+        ["train", "tiny/first", "--seed", "x"],
+    ],
+)
+def test_a_command_line_that_cannot_be_read(argv: list[str], capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    shown = capsys.readouterr()
+    assert caught.value.code == 2 and shown.out == "" and "usage: python -m course_lib" in shown.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(command: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0 and "--json" in capsys.readouterr().out
+
+
+def test_as_a_program(tmp_path: Path) -> None:
+    """python -m course_lib restarts itself once with the allocator's settings and passes arguments and exit code on."""
+    root = Path(__file__).parent.parent
+    script = [sys.executable, "-m", "course_lib", "evaluate", "no such", "--json"]
+    done = subprocess.run(script, cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "") and "Unknown model 'no such'. There is: tiny/first." in done.stderr

@@ -1,0 +1,61 @@
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from course_lib.errors import CourseError
+from course_lib.results import rows, summary, table
+from course_lib.zoo import publish
+from tests.helpers import THREE, report
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two recipes: one with three seeds and two budgets, one with one seed and an attack that no column shows."""
+    for seed, wrong in enumerate((1, 2, 6)):
+        reports = [report(nat=(wrong, 5, 3)).to_json(), report(rob=(8, 9, wrong + 9), eps=16 / 255).to_json()]
+        publish("a/many", seed, None, {"reports": reports}, tmp_path)
+    publish("b/one", 0, None, {"reports": [report().to_json(), report(rob=(9, 9, 9), attack="cw20").to_json()]}, tmp_path)
+    return tmp_path
+
+
+def test_one_row_a_stored_report(root: Path) -> None:
+    found = json.loads(json.dumps(rows(root)))
+    assert [(r["recipe"], r["seed"], r["attack"], round(255 * r["eps"])) for r in found] == [
+        *[("a/many", s, "pgd20", e) for s in range(3) for e in (8, 16)],
+        ("b/one", 0, "pgd20", 8),
+        ("b/one", 0, "cw20", 8),
+    ]
+    assert list(found[0]) == ["recipe", "seed", "attack", "eps", "classes", "counts", "nat", "rob"]
+    assert found[0]["classes"] == list(THREE) and found[0]["counts"] == [10, 10, 20] and found[2]["nat"] == [0.2, 0.5, 0.15]
+
+
+def test_means_and_spreads_over_seeds(root: Path) -> None:
+    many, one = summary(rows(root))
+    averages, worst = [9 / 40, 10 / 40, 14 / 40], [0.5, 0.5, 0.6]
+    assert many["seeds"] == 3 and one["seeds"] == 1
+    for spread, values in zip(many["standard"], (averages, worst), strict=True):
+        assert (spread.mean, spread.sd, spread.n) == pytest.approx((statistics.mean(values), statistics.stdev(values), 3))
+    assert many["robust 8/255"][0].mean == pytest.approx(19 / 40) and many["robust 16/255"][1].mean == pytest.approx(0.9)
+    assert one["robust 8/255"][1].mean == 0.9 and "robust 16/255" not in one
+
+
+def test_table(root: Path) -> None:
+    lines = table(rows(root)).splitlines()
+    assert len(lines) == 3 and len({len(line.rstrip()) for line in lines[:2]}) == 1
+    head = "model seeds standard avg standard worst robust 8/255 avg robust 8/255 worst robust 16/255 avg robust 16/255 worst"
+    many = "a/many 3 27.50 ± 6.61 53.33 ± 5.77 47.50 ± 0.00 90.00 ± 0.00 72.50 ± 6.61 90.00 ± 0.00"
+    one = "b/one 1 22.50 50.00 47.50 90.00"
+    assert [" ".join(line.split()) for line in lines] == [head, many, one]
+
+
+def test_markdown(root: Path) -> None:
+    lines = table(rows(root), markdown=True).splitlines()
+    assert {line.count("|") for line in lines} == {9} and lines[1].startswith("| --- | --- | ---: |")
+    assert "| a/many | 3 | 27.50 ± 6.61 | 53.33 ± 5.77 |" in lines[2] and lines[3].endswith("| 90.00 |  |  |")
+
+
+def test_nothing_stored(tmp_path: Path) -> None:
+    with pytest.raises(CourseError, match="run `make models`"):
+        rows(tmp_path)
