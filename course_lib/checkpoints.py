@@ -153,7 +153,7 @@ class Store:
             try:
                 found += [(key, folder) for key in folder.copies()]
             except OSError as error:
-                self._warn(f"{folder.path} cannot be read ({error.strerror or error}): its checkpoints are not looked at.")
+                self._unreadable(folder, error)
         found.sort(key=lambda item: (item[0], item[1] is self.folder), reverse=True)
         for key, folder in found:
             try:
@@ -193,12 +193,19 @@ class Store:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._warn(f"{folder.path / RECORD} cannot be read ({error.strerror or error}).")
+            self._unreadable(folder, error)
             return None
         if there and "format" in there and all(isinstance(there.get(word), dict) for word in ("identity", "environment")):
             return there
         self._warn(f"{folder.path / RECORD} is damaged and is made anew.")
         return None
+
+    def _unreadable(self, folder: Folder, error: OSError) -> None:
+        if self.mirror and folder is self.mirror.folder:
+            self.mirror.complain(error)
+            self._pass_on()
+        else:
+            self._warn(f"{folder.path} cannot be read ({error.strerror or error}): the checkpoints there are not seen.")
 
     def _prune(self) -> None:
         try:

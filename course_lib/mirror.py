@@ -68,8 +68,8 @@ class Mirror:
             if cause not in self._told:
                 self._told.add(cause)
                 self._news.append(
-                    f"The copy in {self.folder.path} fails ({said}). Training goes on and saves locally; the copy is tried again at "
-                    "each save. If this does not end, look whether Drive is connected and has space."
+                    f"The copy in {self.folder.path} fails ({said}): checkpoints there are not seen, new ones wait. Training goes on "
+                    "and saves locally, and tries again at each save. If this does not end, look whether Drive is connected and has space."
                 )
 
     def _work(self) -> None:

@@ -12,7 +12,6 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 from torch import Tensor
@@ -154,12 +153,14 @@ def _label_points(ax: Axes, x: np.ndarray, y: np.ndarray, names: Sequence[str]) 
     for i in np.argsort(x):
         for dx, dy in places:
             side = {1: "left", -1: "right", 0: "center"}[(dx > 0) - (dx < 0)]
-            text = ax.annotate(names[i], (x[i], y[i]), xytext=(dx, dy), textcoords="offset points", fontsize=8, ha=side, va="center",
-                               arrowprops={"arrowstyle": "-", "color": "0.7", "lw": 0.5} if abs(dy) > 9 else None)
-            box = Text.get_window_extent(text)  # without the line to its point
+            text = ax.annotate(names[i], (x[i], y[i]), xytext=(dx, dy), textcoords="offset points", fontsize=8, ha=side, va="center")
+            box = text.get_window_extent()
             inside = ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1 and ax.bbox.y0 <= box.y0 and box.y1 <= ax.bbox.y1
             if (inside and not box.count_overlaps(taken)) or (dx, dy) == places[-1]:
                 taken.append(box)
+                if abs(dy) > 9:
+                    line = {"arrowstyle": "-", "color": "0.6", "lw": 0.5}
+                    ax.annotate("", (x[i], y[i]), xytext=(dx, dy), textcoords="offset points", arrowprops=line)
                 break
             text.remove()
 

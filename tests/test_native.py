@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import os
 import subprocess
@@ -183,6 +184,18 @@ def test_the_first_layer_of_the_pytorch_path(shape: tuple[int, ...]) -> None:
     ours, theirs = ([out, *torch.autograd.grad(out, wanted, g)] for out in ways)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("words", [{"bf16": True}, {"compiled": True}, {"bf16": True, "compiled": True}])
+def test_accelerated_is_the_same_model(words: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))  # inductor takes a minute
+    model, (x, y) = scaled(1), images(6)
+    fast = models.Accelerated(model, **words)
+    assert [id(p) for p in fast.parameters()] == [id(p) for p in model.parameters()] and len(fast.state_dict()) == len(model.state_dict())
+    with torch.no_grad(), native.off():
+        torch.testing.assert_close(fast(x), model(x), atol=0.02 if words.get("bf16") else 1e-5, rtol=1e-4)
+    z = PGD(steps=3)(fast, x, y)
+    assert ((z - by_loop(PGD(steps=3), model, x, y).last).abs() > 1e-5).float().mean() < (0.2 if words.get("bf16") else 1e-3)
 
 
 def test_channels_last_is_for_the_walk_only() -> None:

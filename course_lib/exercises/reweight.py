@@ -90,8 +90,8 @@ EXERCISES = {
             "The limit is missing: scale all down when their sum exceeds lim.": lambda lam, e, m, tau, a, lim: _moved(
                 lam, e, m, tau, a
             ).clamp(min=0),
-            "You clamp the gap. A class that does better than it must should lose weight again.": lambda lam, e, m, tau, a, lim: (
-                _scaled(lam + a * (e - m - tau).clamp(min=0), lim)
+            "You clamp the gap. A class that does better than it must should lose weight again.": lambda lam, e, m, tau, a, lim: _scaled(
+                lam + a * (e - m - tau).clamp(min=0), lim
             ),
             "The tolerance is missing: the gap is err - mean - tau.": lambda lam, e, m, tau, a, lim: _update(lam, e, m, 0.0, a, lim),
             "You do not subtract the average: what counts is how far a class is above the others.": lambda lam, e, m, tau, a, lim: _update(
@@ -121,7 +121,7 @@ EXERCISES = {
     "02.paired": Exercise(
         solution=_half,
         mistakes={
-            "This is for two groups that have nothing to do with each other. Here each pair shares a seed: differences first.": lambda b, a, t: (
+            "This is for two unrelated groups. Here each pair shares a seed: take the differences first.": lambda b, a, t: (
                 t * ((b.var() + a.var()) / len(b)) ** 0.5
             ),
             "This is the spread of one change. A mean of n of them is sqrt(n) times more certain.": lambda b, a, t: t * (a - b).std(),
