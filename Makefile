@@ -50,6 +50,7 @@ readme: $(READY) ## write the table of results and the badges in README.md again
 	$(PY) -m tools.readme_results
 
 bench: $(READY) ## measure ratios against peers (benchmarks/)
+	$(PY) -m pip install -q --no-deps -r requirements-bench.txt
 	$(PY) -m benchmarks $(ARGS)
 
 faults: $(READY) ## the fault tests at full count (make test runs a tenth of each)

@@ -18,5 +18,6 @@ from course_lib.training import Optim, fit
 from course_lib.zoo import list_models, load_model, load_report
 
 __all__ = [
-    "PGD", "RECIPES", "CourseError", "Optim", "Report", "build", "evaluate", "fit", "list_models", "load", "load_model", "load_report", "plots",
+    "PGD", "RECIPES", "CourseError", "Optim", "Report", "build", "evaluate", "fit", "list_models", "load", "load_model", "load_report",
+    "plots",
 ]

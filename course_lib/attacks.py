@@ -273,7 +273,7 @@ def check_fit(model: nn.Module, x: Tensor, classes: int) -> None:
 def check_images(x: Tensor, y: Tensor | None = None) -> Tensor:
     """Floating-point images in [0, 1], one whole-number label an image, or a CourseError."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        given = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        given = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
         raise CourseError(f"Images must be a floating-point tensor in [0, 1]; this is {given}. Use images.float() / 255.")
     if x.ndim < 2:
         raise CourseError(f"Images have shape {tuple(x.shape)}; the first dimension must be the batch: [B, C, H, W].")

@@ -261,7 +261,7 @@ def resize(images: np.ndarray, size: int) -> Tensor:
 
     out = np.empty((len(images), 1, size, size), np.uint8)
     for i, image in enumerate(images):
-        out[i, 0] = Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR)
+        out[i, 0] = np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR))
     return torch.from_numpy(out)
 
 

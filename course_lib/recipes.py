@@ -139,10 +139,10 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None, epoc
     recipe = pick(RECIPES, name, "recipe")
     began = time.monotonic()
     data = pick(TRANSFORMS, recipe.transform, "transform")(load(recipe.dataset, root=root, limit=limit))
-    model = _starting_model(recipe, data, seed, models)
     label = stored_name(name, limit, epochs)
+    model, origin = _starting_model(recipe, data, seed, models, label.removeprefix(name))
     epochs = recipe.epochs if epochs is None else whole(epochs, "epochs", 0)
-    place = f"{label}/seed{seed}/{digest(recipe)}"  # an edited recipe starts beside the old one's checkpoints
+    place = f"{label}/seed{seed}/{digest(recipe)}{origin}"  # an edited recipe or hot start begins beside the old checkpoints
     store = Store(Path(out) / place, mirror=None if mirror is None else Path(mirror) / place)
 
     def validate(model: nn.Module, at: Step) -> Report:
@@ -159,13 +159,16 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None, epoc
     return trained, record
 
 
-def _starting_model(recipe: Recipe, data: Dataset, seed: int, models: Path | None) -> nn.Module:
+def _starting_model(recipe: Recipe, data: Dataset, seed: int, models: Path | None, cuts: str) -> tuple[nn.Module, str]:
+    """A new model, or the hot start and its hash. A shortened run takes a hot start shortened alike, where there is one."""
     if not recipe.start:
-        return build(recipe.model, seed=seed, classes=len(data.classes))
-    try:
-        return load_model(recipe.start, seed=seed, root=models)
-    except CourseError as e:
-        raise CourseError(f"This recipe starts from {recipe.start}, seed {seed}, which cannot be had. Train that first. ({e})") from None
+        return build(recipe.model, seed=seed, classes=len(data.classes)), ""
+    for start in dict.fromkeys((recipe.start + cuts, recipe.start)):
+        try:
+            return load_model(start, seed=seed, root=models), "-" + entry(start, seed, models)["weights"]["sha256"][:8]
+        except CourseError as e:
+            reason = e
+    raise CourseError(f"This recipe starts from {recipe.start}, seed {seed}, which cannot be had. Train that first. ({reason})")
 
 
 def stored_name(name: str, limit: int | None, epochs: int | None) -> str:

@@ -45,4 +45,5 @@ def table(found: list[dict[str, Any]], markdown: bool = False) -> str:
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
     widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
     first, *rest = widths
-    return "\n".join("  ".join([line[0].ljust(first), *(c.rjust(w) for c, w in zip(line[1:], rest, strict=True))]) for line in [head, *body])
+    lines = [head, *body]
+    return "\n".join("  ".join([line[0].ljust(first), *(c.rjust(w) for c, w in zip(line[1:], rest, strict=True))]) for line in lines)

@@ -159,8 +159,17 @@ def test_walk_is_what_methods_ask_for():
     assert {"last", "first_wrong", "last_right", "n_right", "t_wrong"} == set(Walk.__dataclass_fields__)
 
 
-@pytest.mark.parametrize("bad", [lambda: BAT(target="up"), lambda: BAT(target_on=("x",)), lambda: BAT(source_on="x"), lambda: BAT.preset("x"),
-                                 lambda: GAIRAT(begin=2.0), lambda: GAIRAT(PGD(steps=0))])
+BAD = {
+    "target": lambda: BAT(target="up"),
+    "target on": lambda: BAT(target_on=("x",)),
+    "source": lambda: BAT(source_on="x"),
+    "preset": lambda: BAT.preset("x"),
+    "begin": lambda: GAIRAT(begin=2.0),
+    "steps": lambda: GAIRAT(PGD(steps=0)),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=list(BAD))
 def test_bad_settings_are_told(bad):
     with pytest.raises(CourseError):
         bad()

@@ -1,6 +1,5 @@
 """FRL: the dual update against a trace worked out by hand, its bounds, and the methods it must equal in the limit."""
 
-import dataclasses
 
 import pytest
 import torch
