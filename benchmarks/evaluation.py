@@ -21,6 +21,7 @@ def times(batch: str) -> dict[str, float]:
 
 
 def memory(side: str, batch: str) -> float:
+    SIDES[side](model(), *images(8))()  # what is loaded and built on first use is not the batch's
     return peak(_work(side, int(batch)))
 
 

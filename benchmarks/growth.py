@@ -33,4 +33,5 @@ def whole() -> tuple[list[str], list[list[Any]], Any]:
 
 
 if __name__ == "__main__":
-    main("growth", "Growth of the cost (else: 10 steps, batches of 250, 500 images, all threads, allocator equalised)", whole, {"times": times})
+    title = "Growth of the cost (else: 10 steps, batches of 250, 500 images, all threads, allocator equalised)"
+    main("growth", title, whole, {"times": times})

@@ -47,7 +47,7 @@ class Store:
         self.folder = Folder(self.dir)
         try:
             self.folder.disk.make(self.dir)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise CourseError(f"No store can be made in {self.dir}: {error}. Choose a folder that you may write to.") from None
         self.mirror = None if mirror is None else Mirror(Path(mirror), keep)
         self.lease = Lease(self.dir)

@@ -42,7 +42,7 @@ class Session:
     def store(self, name: str) -> Store:
         """The store of a run, such as "exp1/pgd-at": under `results`, with copies in Drive when it is mounted."""
         parts = PurePosixPath(name).parts
-        if not parts or name.startswith("/") or ".." in parts or "\\" in name or ":" in name:
+        if not parts or name.startswith("/") or ".." in parts or "\\" in name or ":" in name or not name.isprintable():
             raise CourseError(f"A store cannot be called {name!r}; give it a plain name with / in it if you like, such as 'exp1/pgd-at'.")
         return Store(self.results.joinpath(*parts), None if self.drive is None else self.drive.joinpath(*parts))
 

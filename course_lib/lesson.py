@@ -17,15 +17,13 @@ import torch
 
 from course_lib.errors import CourseError, pick, whole
 
-Answer = Callable[..., Any]
-
 
 @dataclass(frozen=True)
 class Exercise:
     """`cases` are lists of arguments; `mistakes` maps a remark to the wrong answer it is for."""
 
-    solution: Answer
-    mistakes: Mapping[str, Answer]
+    solution: Callable[..., Any]
+    mistakes: Mapping[str, Callable[..., Any]]
     hints: Sequence[str]
     cases: Callable[[], Sequence[tuple[Any, ...]]] = lambda: [()]
     praise: str = ""
@@ -88,8 +86,10 @@ def _agree(given: Sequence[Any], wanted: Sequence[Any], tolerance: float) -> boo
 
 
 def _same(given: Any, wanted: Any, tolerance: float) -> bool:
-    if isinstance(wanted, Exception | str):  # some known mistakes end in an error
-        return type(given) is type(wanted) and (not isinstance(wanted, str) or given.strip().casefold() == wanted.casefold())
+    if isinstance(wanted, Exception):  # some known mistakes end in an error
+        return type(given) is type(wanted)
+    if isinstance(wanted, str):
+        return isinstance(given, str) and given.strip().casefold() == wanted.casefold()
     g, w = _numbers(given), _numbers(wanted)
     return g is not None and w is not None and g.shape == w.shape and np.allclose(g, w, rtol=tolerance, atol=tolerance)
 

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import pickletools
+import warnings
 import zipfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -157,39 +158,52 @@ def _check_zip(data: bytes) -> None:
             if len(pickles) != 1 or records[pickles[0]].file_size > MAX_HEADER:
                 raise Damaged(f"its header is missing, double, or longer than {MAX_HEADER:,} bytes")
             header = archive.read(pickles[0])
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+    except Damaged:
+        raise
+    except Exception as error:  # zipfile, too, has many kinds
         raise Damaged(f"it is not an archive of torch.save ({type(error).__name__})") from None
     prefix = pickles[0].removesuffix("data.pkl")
-    for count, (name, size) in enumerate(_declared(header)):
-        if count == MAX_RECORDS:
-            raise Damaged(f"its header has more than {MAX_RECORDS:,} entries")
+    for name, size in _declared(header):
         record = records.get(f"{prefix}data/{name}")
         if record is None or record.file_size != size:
             raise Damaged(f"it declares a storage of {size:,} bytes whose record has {record.file_size if record else 0:,}")
 
 
-def _declared(header: bytes) -> Iterator[tuple[object, int]]:
+def _declared(header: bytes) -> list[tuple[object, int]]:
     """(record, bytes) of every storage the header asks for, read off its opcodes; nothing in it is run.
 
     torch.save writes each as MARK 'storage' type record device elements TUPLE BINPERSID, and what is written otherwise is refused.
     """
+    found: list[tuple[object, int]] = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # an opcode that Python warns of is none of torch.save's
+            for kind, record, elements in _storages(header):
+                found.append((record, elements * _item_size(kind)))
+                if len(found) > MAX_RECORDS:
+                    break
+    except Exception as error:  # nonsense fails in many ways
+        raise Damaged(f"its header is not one of torch.save ({type(error).__name__})") from None
+    if len(found) > MAX_RECORDS:
+        raise Damaged(f"its header has more than {MAX_RECORDS:,} entries")
+    return found
+
+
+def _storages(header: bytes) -> Iterator[tuple[str, object, int]]:
     recent: list[Any] = []  # what stands since the last MARK
     memo: dict[Any, Any] = {}
-    try:
-        for opcode, arg, _ in pickletools.genops(header):
-            if opcode.name in ("BINPUT", "LONG_BINPUT"):
-                memo[arg] = recent[-1] if recent else None
-            elif opcode.name == "BINPERSID":
-                word, kind, record, _, elements, end = recent
-                if (word, end) != ("storage", "TUPLE"):
-                    raise ValueError(word)
-                yield record, elements * _item_size(kind)
-            elif opcode.name == "MARK":
-                recent = []
-            elif len(recent) < 7:
-                recent.append(memo[arg] if opcode.name in ("BINGET", "LONG_BINGET") else arg if opcode.name in ATOMS else opcode.name)
-    except (ValueError, TypeError, IndexError, KeyError, UnicodeError, OverflowError) as error:
-        raise Damaged(f"its header is not one of torch.save ({type(error).__name__})") from None
+    for opcode, arg, _ in pickletools.genops(header):
+        if opcode.name in ("BINPUT", "LONG_BINPUT"):
+            memo[arg] = recent[-1] if recent else None
+        elif opcode.name == "BINPERSID":
+            word, kind, record, _, elements, end = recent
+            if (word, end, type(elements)) != ("storage", "TUPLE", int):
+                raise ValueError(word)
+            yield kind, record, elements
+        elif opcode.name == "MARK":
+            recent = []
+        elif len(recent) < 7:
+            recent.append(memo[arg] if opcode.name in ("BINGET", "LONG_BINGET") else arg if opcode.name in ATOMS else opcode.name)
 
 
 def _item_size(kind: str) -> int:

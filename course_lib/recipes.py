@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import platform
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -137,7 +136,6 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None, epoc
         root: Path | str | None = None, models: Path | None = None, progress: bool = True) -> tuple[Run, dict[str, Any]]:
     """Train a recipe with checkpoints under `out`, examine it on the test set, and return it with its record."""
     recipe = pick(RECIPES, name, "recipe")
-    began = time.monotonic()
     data = pick(TRANSFORMS, recipe.transform, "transform")(load(recipe.dataset, root=root, limit=limit))
     label = stored_name(name, limit, epochs)
     model, origin = _starting_model(recipe, data, seed, models, label.removeprefix(name))
@@ -154,7 +152,7 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None, epoc
                   validate=validate, store=store, progress=progress)
     reports = [examine(trained.model, data, attack, eps, progress) for attack, eps in recipe.examination]
     final = evaluate(trained.model, data.val, recipe.validation, name="pgd20", progress=progress)
-    record = {"recipe": label, "seed": seed, "made_from": made_from(recipe, data, epochs), "seconds": round(time.monotonic() - began, 1),
+    record = {"recipe": label, "seed": seed, "made_from": made_from(recipe, data, epochs), "seconds": round(trained.seconds, 1),
               "reports": [r.to_json() for r in reports], "validation": final.to_json(), "history": trained.history}
     return trained, record
 

@@ -91,6 +91,7 @@ class Run:
 
     model: nn.Module
     history: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0  # of training, whatever the number of sittings
 
 
 def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int, optim: Optim, seed: int,
@@ -113,7 +114,7 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
                 keeper.tick()
             t.end_epoch()
             keeper.save()
-    return Run(model, t.history)
+    return Run(model, t.history, t.seconds)
 
 
 class _Training:

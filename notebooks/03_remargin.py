@@ -28,7 +28,38 @@
 # *Badges for Colab, Kaggle and Binder stand here once the project has a public address.*
 
 # %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
-# --- setup: made by make notebooks ---
+# @title Set up: run me first
+SAVE_TO_DRIVE = False  # @param {type: "boolean"}
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ADDRESS = "https://example.org/class-wise-robust-fairness"
+
+
+def find_course() -> None:
+    """Make course_lib importable: installed, in a clone around this notebook, or cloned now (Colab, Kaggle)."""
+    if importlib.util.find_spec("course_lib"):
+        return
+    # Kaggle first: it looks like Colab
+    work = Path("/kaggle/working") if "KAGGLE_KERNEL_RUN_TYPE" in os.environ else Path.cwd()
+    clone = work / "course"
+    around = [folder for folder in (clone, work, *work.parents) if (folder / "course_lib" / "__init__.py").is_file()]
+    if not around and "example.org" in ADDRESS:
+        raise RuntimeError("course_lib was not found, and the project has no public address yet: open this notebook inside a clone.")
+    if not around:
+        subprocess.run(["git", "clone", "--quiet", "--depth", "1", ADDRESS, str(clone)], check=True)
+    sys.path.insert(0, str(around[0] if around else clone))
+
+
+find_course()
+from course_lib import colab
+
+session = colab.setup(drive=SAVE_TO_DRIVE)
+print(session.line())
 
 # %% cellView="form"
 # @title How much: FULL trains the recipe of section 8 for real, with checkpoints
@@ -98,7 +129,8 @@ Markdown("\n".join(rows))
 # too close to the border may be trained against a larger ball. In the authors' code each class has a third multiplier, moved by the gap of
 # its boundary error, and its budget is
 #
-# $$\lambda^2_i \leftarrow \lambda^2_i + a_2 \gamma_i, \qquad \varepsilon_i = \varepsilon \cdot \mathrm{clip}\left( e^{2 \lambda^2_i},\ 0.98,\ 3 \right),
+# $$\lambda^2_i \leftarrow \lambda^2_i + a_2 \gamma_i,
+# \qquad \varepsilon_i = \varepsilon \cdot \mathrm{clip}\left( e^{2 \lambda^2_i},\ 0.98,\ 3 \right),
 # \qquad \gamma_i = \mathrm{err}_\mathrm{bndy}(i) - \mathrm{err}_\mathrm{bndy} - \tau_2$$
 #
 # Unlike the weights' multipliers $\lambda^2$ is neither kept above zero nor bounded. Read as a rule for the budget itself it is
@@ -176,8 +208,8 @@ ax = plots.curves(traces, ylabel="margin of class A (× ε)")
 ax.axvline(12, color="0.5", lw=0.8, ls="--")
 plots.show(
     ax,
-    alt="Margin of a class over 30 epochs. It grows to the clip at 3 within six epochs. After the gap closes at epoch 12 the authors' margin "
-    "stays at 3 for as many epochs as it had been there; the clipped one comes down at once.",
+    alt="Margin of a class over 30 epochs. It grows to the clip at 3 within six epochs. After the gap closes at epoch 12 the authors' "
+    "margin stays at 3 for as many epochs as it had been there; the clipped one comes down at once.",
 )
 held = {label: sum(m > 2.99 for m in trace) for label, trace in traces.items()}
 print("epochs at the clip:", held)
@@ -402,7 +434,7 @@ for label in found:
     print(f"{label:14} {last:>9}  {sure[label]:>10.2f}  {robust[label].nat.mean:>14.0%}  {robust[label].rob.mean:>12.0%}")
 print("the report:     3.27 to 3.90 on the slip, 0.52 to 1.23 without; confidence 0.57 and 0.84 to 0.87")
 assert 3.0 < losses["wrong labels"][-1] < 4.0 and losses["right labels"][-1] < 2.0  # band
-assert 0.45 < sure["wrong labels"] < 0.70 and sure["right labels"] > sure["wrong labels"] + 0.1  # band
+assert 0.35 < sure["wrong labels"] < 0.65 and sure["right labels"] > sure["wrong labels"] + 0.1  # band
 
 # %% [markdown]
 # The slip explains the loss, the confidence and the decline. So the report's finding is about shuffled labels; it says nothing about
@@ -450,9 +482,8 @@ def interval(s, digits=1, sign=""):
 def change(name, start, kind, eps, which):
     """One model minus another, one value a seed that both have."""
     before, after = reports(start, eps), reports(name, eps)
-    return Spread.of(
-        getattr(getattr(after[s], kind), which) - getattr(getattr(before[s], kind), which) for s in sorted(before.keys() & after.keys())
-    )
+    both = sorted(before.keys() & after.keys())
+    return Spread.of([getattr(getattr(after[s], kind), which) - getattr(getattr(before[s], kind), which) for s in both] or [np.nan])
 
 
 def verdict(s):
@@ -462,7 +493,7 @@ def verdict(s):
 
 
 def changes(name, start):
-    print(f"{LABELS[name]}, minus {LABELS[start]}, points [95 % interval], {change(name, start, 'nat', 8, 'mean').n} seeds")
+    print(f"{LABELS[name]}, minus {LABELS[start]}, points [95 % interval], seeds: {change(name, start, 'nat', 8, 'mean').n}")
     for title, kind, eps in COLUMNS:
         for which, what in (("mean", "average"), ("worst", "worst class")):
             s = change(name, start, kind, eps, which)
@@ -478,10 +509,10 @@ if not missing(HOT, RM):
     for eps in (8, 16):
         s, average = change(RM, HOT, "rob", eps, "worst"), change(RM, HOT, "rob", eps, "mean")
         word = {"lower": "confirmed", "higher": "contradicted"}.get(verdict(s), "not decided")
-        price = "at most 2 points" if average.mean <= 0.02 else "more than 2 points"
+        price = "within" if average.mean <= 0.02 else "beyond"
         print(
             f"Claim 4 at {eps}/255: worst class's robust error {interval(s, sign='+')}: {word}; "
-            f"the average moves by {interval(average, sign='+')} (up by {price})"
+            f"the average moves by {interval(average, sign='+')} ({price} 2 points)"
         )
 
 # %% [markdown]
@@ -505,7 +536,8 @@ for alone in ("exp2/reweight-05", "exp3/remargin-05"):
 # %% [markdown]
 # No single number says which is best: the average and the worst class are two aims. A model is *dominated* when another one is at least as
 # good in both and better in one. Those that nobody dominates are the *Pareto front*; they wear a ring. Crosses are 95 % intervals over
-# seeds; open marks are the report's published networks, which take no part in the contest.
+# seeds; open marks are the report's published networks and our hot start, which take no part in the contest. The second figure is the same
+# without them, closer.
 
 
 # %%
@@ -517,20 +549,32 @@ def spread(name, kind, eps, which):
 there = [name for name in FRL if name in known]
 missing(*FRL)
 points = {title: {LABELS[n]: (spread(n, kind, eps, "mean"), spread(n, kind, eps, "worst")) for n in there} for title, kind, eps in COLUMNS}
-if there:
-    axs = plots.panels(3, 13, 4.8)
-    for ax, (title, _, _) in zip(axs, COLUMNS, strict=True):
-        theirs = {f"report: {k}": tuple(v / 100 for v in e[title]) for k, e in PUBLISHED.items()}
-        plots.pareto(points[title], ax, others=theirs)
+
+
+def three_panels(height, others):
+    """Average against worst class in each column; others(title, kind, eps) are models that take no part."""
+    axs = plots.panels(3, 13, height)
+    for ax, (title, kind, eps) in zip(axs, COLUMNS, strict=True):
+        plots.pareto(points[title], ax, others=others(title, kind, eps))
         ax.set_title(title, fontsize=10)
-    axs[0].figure.legend(*axs[0].get_legend_handles_labels(), ncols=5, loc="outside lower center", fontsize=9)
-    for ax in axs[1:]:
-        ax.set_ylabel("")
+        ax.set_ylabel(ax.get_ylabel() if ax is axs[0] else "")
+    axs[0].figure.legend(*axs[0].get_legend_handles_labels(), ncols=5, loc="outside lower center", frameon=False, fontsize=9)
+    return axs[-1]
+
+
+def not_ours(title, kind, eps):
+    theirs = {f"report: {label}": tuple(v / 100 for v in errors[title]) for label, errors in PUBLISHED.items()}
+    start = {"our hot start": tuple(spread(HOT, kind, eps, which).mean for which in ("mean", "worst"))} if HOT in known else {}
+    return theirs | start
+
+
+if there:
     plots.show(
-        axs[-1],
+        three_panels(4.8, not_ours),
         alt="Average error against the worst class's error for all FRL models in three panels: standard, robust at 8/255, robust at "
-        "16/255. Models on the Pareto front wear a ring; the report's networks are open marks.",
+        "16/255. Models on the Pareto front wear a ring; the report's networks and our hot start are open marks.",
     )
+    plots.show(three_panels(4.2, lambda *_: {}), alt="The same, closer: our six FRL models alone, with their 95 % intervals.")
 
 # %% tags=["nbval-check-output"]
 fronts = {}
@@ -539,6 +583,8 @@ for title, of_models in points.items():
         ringed = plots.front([(a.mean, b.mean) for a, b in of_models.values()])
         fronts[title] = [label for label, on in zip(of_models, ringed, strict=True) if on]
         print(f"on the front, {title}: {'; '.join(fronts[title])}")
+if not there:
+    print("no FRL model is trained yet: make models WHICH=exp2, then WHICH=exp3")
 
 # %% [markdown]
 # ### Against the report's best network
@@ -564,6 +610,8 @@ if there:
             clear = s.n > 1 and (100 * s.high < theirs or 100 * s.low > theirs)
             rows.append(f"| {title}, {what} | {interval(s, 2)} | {100 * s.sd:.2f} | {theirs:.2f} | {word}{', clear' if clear else ''} |")
     display(Markdown("\n".join(rows)))
+else:
+    print("no FRL model is trained yet: make models WHICH=exp2, then WHICH=exp3")
 
 # %% [markdown]
 # All six at once, in percent, mean ± standard deviation over seeds:

@@ -119,7 +119,7 @@ def test_drive_elsewhere_is_a_warning(monkeypatch: pytest.MonkeyPatch, sign: str
         assert colab.setup(drive=True).drive is None
 
 
-@pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a/../../x", "a\\b", "c:x"])
+@pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a/../../x", "a\\b", "c:x", "a\0b", "a\nb"])
 def test_a_store_stays_below_the_results(name: str) -> None:
     with pytest.raises(CourseError, match="plain name"):
         colab.setup().store(name)

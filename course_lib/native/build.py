@@ -137,7 +137,8 @@ def _features() -> str:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}  # what is loaded under Python is not meant for a compiler
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False)
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False, env=env)
     except (OSError, subprocess.TimeoutExpired) as why:
         raise BuildError(f"{command[0]}: {why}") from why

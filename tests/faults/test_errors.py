@@ -184,3 +184,5 @@ def test_a_store_where_none_can_be_made_is_refused(folder: Path) -> None:
     (folder / "file").write_text("")
     with pytest.raises(CourseError, match="Choose a folder that you may write to"):
         Store(folder / "file" / "run")
+    with pytest.raises(CourseError, match="null byte"):
+        Store(folder / "a\0b")
