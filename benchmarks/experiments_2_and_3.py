@@ -41,6 +41,7 @@ TRAIN, VAL, TEST = 48_000, 12_000, 10_000
 CHECK, THEIR_BATCH, HOT_EPOCHS = 2_100, 100, 15  # the report's
 EPOCHS = {"exp2/reweight-05": 20, "exp3/remargin-05": 10}  # its Reweight and its Remargin; ours otherwise
 PART = 5  # batches in a slice
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))  # 1 for a first look
 WORKERS = 2
 
 
@@ -122,7 +123,7 @@ def usual_copy(net: nn.Module) -> nn.Module:
 
 
 def times(side: str) -> dict[str, float]:
-    return compare({"theirs": theirs, "ours": ours}[side](), rounds=3)
+    return compare({"theirs": theirs, "ours": ours}[side](), rounds=ROUNDS)
 
 
 def ours_side_by_side(allocator: str) -> dict[str, float]:

@@ -22,6 +22,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for sign in SIGNS:
         monkeypatch.delenv(sign, raising=False)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("course_lib.checkpoints.Store.closing_time", 120.0)  # on a busy machine, too
     monkeypatch.setattr(colab, "DRIVE", tmp_path / "drive")
     monkeypatch.setattr(colab, "RESULTS", {"colab": str(tmp_path / "content"), "kaggle": str(tmp_path / "working")})
 

@@ -47,6 +47,12 @@ class Server:
         self.process.stdout.close()
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is closed waits long enough for its mirror, on a busy machine too."""
+    monkeypatch.setattr("course_lib.checkpoints.Store.closing_time", 120.0)
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """An empty folder, in memory where there is such a place."""

@@ -24,7 +24,7 @@ def test_the_same_choice_whatever_the_clock_says(folder: Path, monkeypatch: pyte
         monkeypatch.setattr(time, "time", lambda shift=shift: now() + shift)
         store.open({"run": 1}, {})
         store.save(step, make_state(step))
-        assert store.mirror.close(10)
+        assert store.mirror.close(60)
         for place in (folder / "here", folder / "there"):
             for path in place.glob(f"ckpt-{step}-*"):
                 os.utime(path, (now() + shift, now() + shift))

@@ -24,7 +24,7 @@ def filled(folder: Path, mirror: Path | None = None) -> Store:
     store = Store(folder, mirror)
     for step in range(3):
         store.save(step, make_state(step))
-        assert store.mirror is None or store.mirror.close(10)
+        assert store.mirror is None or store.mirror.close(60)
     return store
 
 
@@ -33,7 +33,7 @@ def calls_of_a_save(folder: Path, *, mirror: bool = False) -> list[str]:
     disk = WatchedDisk()
     (store.mirror.folder if store.mirror else store.folder).disk = disk
     store.save(3, make_state(3))
-    assert store.mirror is None or store.mirror.close(10)
+    assert store.mirror is None or store.mirror.close(60)
     return disk.seen
 
 

@@ -44,7 +44,7 @@ def test_lying_schedules(folder: Path) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 store.save(step, make_state(step))
-                store.mirror.close(10)
+                store.mirror.close(60)
             assert newest(store.mirror.folder.path) >= store.mirror.verified
             reached += store.mirror.verified == step
         disk.settle()
@@ -70,7 +70,7 @@ def test_a_verified_copy_that_vanishes_later_leaves_older_ones(folder: Path) -> 
         assert store.mirror
         for step in range(draw.randrange(3, 7)):
             store.save(step, make_state(step))
-            assert store.mirror.close(10)
+            assert store.mirror.close(60)
         lost = draw.sample(range(step - 2, step + 1), 2)
         for path in store.mirror.folder.path.glob("ckpt-*"):
             if int(path.name.split("-")[1]) in lost:
@@ -98,7 +98,7 @@ def test_the_mirror_never_overwrites_and_deletes_only_after_truncating(folder: P
     mirror.folder.disk = Witness()
     for step in range(8):
         store.save(step, make_state(step))
-        assert mirror.close(10)
+        assert mirror.close(60)
     assert sorted(key.step for key in mirror.folder.copies()) == [5, 6, 7]
     store.close()
 
