@@ -90,6 +90,8 @@ def _experiments_2_and_3() -> dict[str, Recipe]:
     frl = METHODS["frl"]
     hot = Optim("adam", 2e-3, 128, divided(3, every=4, epochs=HOT_EPOCHS))
     found = {HOT_START: Recipe("TRADES, from which every FRL model starts", METHODS["trades"](BETA, _inner(EPS)), hot, HOT_EPOCHS)}
+    control = frl(variant="rw", tau=(1.0, 1.0), beta=BETA, attack=_inner(EPS))
+    found["exp2/control"] = _frl("As long as FRL from the same hot start, but with even weights: what more training alone does", control)
     for name, variant in VARIANTS.items():
         for tau in (0.05, 0.07):
             method = frl(variant=variant, tau=(tau, tau), beta=BETA, attack=_inner(EPS))

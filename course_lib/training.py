@@ -163,7 +163,7 @@ class _Training:
         report = self.validate(self.model, at) if self.validate else None
         memory = self.method.update(self.memory, report, at)
         self.memory, self.stats, self.updated = memory, {}, True
-        if report is not None:
+        if report is not None and self.batch == 0:  # the history keeps the first report of an epoch
             self.reports.append({"batch": self.batch, **report.to_json()})
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -268,7 +268,7 @@ class _Keeper:
         """After every batch: is it time to save, or to stop?"""
         self.bar.update()
         if self.stop is not None:
-            raise KeyboardInterrupt if self.stop == signal.SIGINT else SystemExit(128 + self.stop)
+            raise KeyboardInterrupt
         if time.monotonic() - self.saved_at >= self.every:
             self.save()
 
@@ -289,7 +289,7 @@ class _Keeper:
     def __enter__(self) -> _Keeper:
         def caught(number: int, frame: Any) -> None:
             if self.stop is not None:
-                raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+                raise KeyboardInterrupt
             self.stop = number
 
         if threading.current_thread() is threading.main_thread():

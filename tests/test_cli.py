@@ -1,6 +1,8 @@
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +167,32 @@ def test_as_a_program(tmp_path: Path) -> None:
     script = [sys.executable, "-m", "course_lib", "evaluate", "no such", "--json"]
     done = subprocess.run(script, cwd=root, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "") and "Unknown model 'no such'. There is: tiny/first." in done.stderr
+
+
+def train(out: Path, *words: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "course_lib", "train", "exp1/natural", "--limit", "6000", "--epochs", "5", "--out", str(out), *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def weights_of(out: Path) -> str:
+    (seeds,) = json.loads((out / "manifest.json").read_text())["models"].values()
+    return seeds["0"]["weights"]["sha256"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_training_saves_and_the_same_command_ends_with_the_same_weights(tmp_path: Path, number: int) -> None:
+    """Exit code 130, then 0; and a third call says that it is finished."""
+    assert train(tmp_path / "whole").communicate(timeout=120)
+    stopped = train(tmp_path / "stopped")
+    while not list((tmp_path / "stopped").rglob("ckpt-*.ok")):  # the first epoch is over
+        assert stopped.poll() is None
+        time.sleep(0.01)
+    stopped.send_signal(number)
+    _, err = stopped.communicate(timeout=120)
+    assert stopped.returncode == 130 and "goes on from there" in err
+    resumed = train(tmp_path / "stopped", "--json")
+    out, err = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0 and "resuming at epoch" in err and json.loads(out)["recipe"] == "exp1/natural@limit=6000@epochs=5"
+    assert weights_of(tmp_path / "stopped") == weights_of(tmp_path / "whole")
+    again, _ = train(tmp_path / "stopped").communicate(timeout=120)
+    assert "finished" in again

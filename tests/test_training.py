@@ -343,9 +343,8 @@ def test_a_signal_waits_for_the_end_of_the_batch(number: signal.Signals, batch: 
         if next(calls) == batch:
             signal.raise_signal(number)
 
-    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit) as caught:
+    with pytest.raises(KeyboardInterrupt):
         train(Remembering(before=ring), store=store)
-    assert number == signal.SIGINT or caught.value.code == 143
     assert max(store.saves) == batch and handlers == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     assert same(whole, train(store=store))
 

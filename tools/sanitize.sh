@@ -5,7 +5,7 @@ set -eu
 python=${1:-.venv/bin/python}
 [ $# -gt 0 ] && shift
 cxx=${CXX:-c++}
-export COURSE_NATIVE_FLAGS="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
+export COURSE_NATIVE_FLAGS="-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all"
 export ASAN_OPTIONS="detect_leaks=0:detect_stack_use_after_return=1"  # Python itself never frees everything
 export LD_PRELOAD="$($cxx -print-file-name=libasan.so) $($cxx -print-file-name=libstdc++.so.6)"
 # left out: what builds other variants, what starts compilers, and PyTorch's own machinery
