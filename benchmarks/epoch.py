@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.harness import ALLOCATORS, EPS, STEP, compare, data, main, model, part, peak, pytorch_only, usual_model
+from benchmarks.harness import ALLOCATORS, EPS, STEP, compare, data, main, part, peak, pytorch_only, usual_model
 from benchmarks.peers import Work
 from course_lib.attacks import PGD
 from course_lib.data import batches, torchvision_datasets
@@ -26,11 +26,11 @@ BATCH, STEPS, EXAMPLES = 128, 10, 1280
 class Photographs(torch.utils.data.Dataset[tuple[Tensor, int]]):
     """What torchvision's FashionMNIST with transforms does."""
 
-    def __init__(self) -> None:
+    def __init__(self, examples: int) -> None:
         torchvision_datasets()  # which makes torchvision importable where it does not fit this torch
         from torchvision import transforms as t
 
-        split = data().train.take(slice(0, EXAMPLES))
+        split = data().train.take(slice(0, examples))
         self.pixels, self.y = split.x[:, 0, 2:30, 2:30].numpy().astype(np.uint8), split.y.tolist()
         self.transform = t.Compose([t.Resize(32), t.ToTensor()])
 
@@ -52,23 +52,23 @@ def _train(net: nn.Module, opt: torch.optim.Optimizer, examples: Iterator[tuple[
         opt.step()
 
 
-def usual() -> Work:
+def usual(examples: int = EXAMPLES, batch: int = BATCH) -> Work:
     import torchattacks
 
-    net, loader = usual_model(build("lenet5")), torch.utils.data.DataLoader(Photographs(), BATCH, shuffle=True)
+    net, loader = usual_model(build("lenet5")), torch.utils.data.DataLoader(Photographs(examples), batch, shuffle=True)
     opt = torch.optim.Adam(net.parameters(), 1e-3)
     attack = torchattacks.PGD(net, eps=EPS, alpha=STEP, steps=STEPS)
     return lambda: _train(net, opt, iter(loader), attack)
 
 
-def ours() -> Work:
-    net, split, g = build("lenet5"), data().train.take(slice(0, EXAMPLES)), torch.Generator().manual_seed(0)
+def ours(examples: int = EXAMPLES, batch: int = BATCH) -> Work:
+    net, split, g = build("lenet5"), data().train.take(slice(0, examples)), torch.Generator().manual_seed(0)
     opt, attack = torch.optim.Adam(net.parameters(), 1e-3, fused=True), PGD(EPS, STEP, STEPS)
-    return lambda: _train(net, opt, batches(split, BATCH, g), lambda x, y: attack(net, x, y, generator=g))
+    return lambda: _train(net, opt, batches(split, batch, g), lambda x, y: attack(net, x, y, generator=g))
 
 
-def ours_pytorch() -> Work:
-    return pytorch_only(ours())
+def ours_pytorch(examples: int = EXAMPLES, batch: int = BATCH) -> Work:
+    return pytorch_only(ours(examples, batch))
 
 
 SIDES = {"this course": ours, "this course, PyTorch alone": ours_pytorch, "the usual loop": usual}
@@ -79,7 +79,7 @@ def times() -> dict[str, float]:
 
 
 def memory(side: str) -> float:
-    model()
+    SIDES[side](8, 8)()  # what is loaded and built on first use is not the epoch's
     return peak(SIDES[side]())
 
 

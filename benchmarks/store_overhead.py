@@ -27,7 +27,7 @@ from course_lib.methods.pgd_at import PGDAT
 from course_lib.models import build
 from course_lib.training import Optim, fit
 
-SECONDS, PAIRS, STARTS, BATCH = 60.0, 3, 5, 100
+SECONDS, PAIRS, STARTS, BATCH = 60.0, 2, 5, 100
 
 
 class TimedStore(Store):

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
+from course_lib.allocator import keep_memory
 from course_lib.checkpoints import Store
 from course_lib.errors import CourseError
 
@@ -56,6 +57,7 @@ class Session:
 
 def setup(drive: bool = False) -> Session:
     """Look around and, where `drive` is asked for, mount Google Drive. Safe to call again; what is missing is a warning."""
+    keep_memory()
     where = whereabouts()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     results = Path(RESULTS.get(where, "results")).absolute()

@@ -64,6 +64,8 @@ class Accelerated(nn.Module):
     torch.float32
     """
 
+    run: Callable[[Tensor], Tensor]
+
     def __init__(self, model: nn.Module, *, bf16: bool = False, compiled: bool = False) -> None:
         super().__init__()
         self.model, self.bf16 = model, bf16

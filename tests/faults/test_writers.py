@@ -178,3 +178,33 @@ def test_two_that_ask_at_once_do_not_both_get_it(server: Any, folder: Path) -> N
         assert [ready.exists() for ready in readies] == [pid == holder for pid in pids]
         os.kill(holder, signal.SIGKILL)
         server.wait(holder)
+
+
+def test_who_was_slower_looks_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between finding nobody and taking the lease, another takes it."""
+    guard = Lease._guard
+
+    def another_is_quicker(self: Lease) -> Any:
+        monkeypatch.setattr(Lease, "_guard", guard)
+        alive = {**lease._myself(), "pid": os.getppid(), "born": lease._born(os.getppid())}
+        elsewhere(folder, **alive)
+        return guard(self)
+
+    monkeypatch.setattr(Lease, "_guard", another_is_quicker)
+    with pytest.raises(CourseError, match=f"written by process {os.getppid()}"):
+        Lease(folder).take()
+
+
+def test_only_one_at_a_time_changes_the_lease(folder: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    taker = Lease(folder)
+    with open(folder / ".lease-guard", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        thread = threading.Thread(target=taker.take)
+        thread.start()
+        thread.join(0.1)
+        assert thread.is_alive()
+        assert not (folder / lease.FILE).exists()
+    thread.join()
+    assert (folder / lease.FILE).exists()
+    taker.release()
