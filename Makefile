@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test lab notebooks models lint bench faults readme clean
+.PHONY: help run test lab notebooks models lint bench faults sanitize readme clean
 
 # glibc gives memory back after every big tensor, which costs up to 45 % of the time on a CPU: these keep it.
 export MALLOC_MMAP_THRESHOLD_ := 1073741824
@@ -55,6 +55,9 @@ bench: $(READY) ## measure ratios against peers (benchmarks/)
 
 faults: $(READY) ## the fault tests at full count (make test runs a tenth of each)
 	COURSE_FAULTS=full $(PY) -m pytest tests/faults $(ARGS)
+
+sanitize: $(READY) ## the kernel's tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	tools/sanitize.sh $(PY)
 
 clean: ## throw away what was built; .venv and the models stay
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.harness import OUT, markdown
 
-SCRIPTS = ("evaluation", "epoch", "growth", "peak")
+SCRIPTS = ("evaluation", "epoch", "growth", "peak", "experiment_1")
 README = Path(__file__).with_name("README.md")
 MARK = "<!-- tables: make bench ARGS=--readme -->"
 

@@ -58,7 +58,7 @@ def theirs() -> dict[str, Work]:
     import torchattacks
 
     net = usual_model(network())
-    opt, examples = torch.optim.Adam(net.parameters(), 1e-4), Photographs()
+    opt, examples = torch.optim.Adam(net.parameters(), 1e-4), Photographs(PART * THEIR_BATCH)
     hot = torchattacks.PGD(net, eps=8 / 255, alpha=2 / 255, steps=20)
     inner, check = (torchattacks.PGD(net, eps=16 / 255, alpha=a / 255, steps=20) for a in (1, 2))
 
