@@ -252,17 +252,21 @@ class _Keeper:
         self.saved, self.saved_at = (t.position() if store and t.position() else -1), time.monotonic()
         self.began = time.monotonic() - t.seconds
         self.bar = tqdm(total=t.epochs * t.batches, initial=t.position(), unit="batch", disable=not progress, desc=t.method.name)
-        if t.position() and progress:
-            self.bar.write(self.where(), file=self.bar.fp)  # standard output is for results
+        if progress and (lines := self.where()):
+            self.bar.write("; ".join(lines), file=self.bar.fp)  # standard output is for results
 
-    def where(self) -> str:
-        """resuming at epoch 7, batch 212 of 480 (61 %, about 2 min left)"""
+    def where(self) -> list[str]:
+        """saving in runs/exp1; resuming at epoch 7, batch 212 of 480 (61 %, about 2 min left)"""
         t, total = self.t, self.t.epochs * self.t.batches
+        saving = [f"saving in {place}"] if (place := getattr(self.store, "dir", None)) else []
+        if not t.position():
+            return saving
         if t.position() >= total:
-            return f"already finished: {t.epochs} epochs"
+            return [f"already finished: {t.epochs} epochs"]
         left = t.seconds / t.position() * (total - t.position())
         time_left = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
-        return f"resuming at epoch {t.epoch + 1}, batch {t.batch} of {t.batches} ({t.position() / total:.0%}, about {time_left} left)"
+        share = f"{t.position() / total:.0%}, about {time_left} left"
+        return [*saving, f"resuming at epoch {t.epoch + 1}, batch {t.batch} of {t.batches} ({share})"]
 
     def tick(self) -> None:
         """After every batch: is it time to save, or to stop?"""
