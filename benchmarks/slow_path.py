@@ -49,11 +49,15 @@ def comparison(slow: list[dict[str, Any]]) -> list[list[str]]:
     return lines
 
 
+def table() -> str:
+    head = ["model", "errors in %", "PyTorch alone", "kernel, same seed", "kernel, all seeds"]
+    return markdown(head, comparison(json.loads(STORED.read_text())))
+
+
 def main() -> None:
     if "--make" in sys.argv:
         make()
-    head = ["model", "errors in %", "PyTorch alone", "kernel, same seed", "kernel, all seeds"]
-    print(markdown(head, comparison(json.loads(STORED.read_text()))))
+    print(table())
 
 
 if __name__ == "__main__":
