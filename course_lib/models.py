@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import torch
@@ -78,6 +79,7 @@ class Accelerated(nn.Module):
             return self.run(x).float()
 
 
+_SEEDING = threading.Lock()  # initialisation draws from PyTorch's one global generator: one thread at a time
 MODELS: dict[str, Callable[..., nn.Module]] = {"lenet5": LeNet5}
 
 
@@ -90,7 +92,7 @@ def build(name: str, *, seed: int = 0, **shape: int) -> nn.Module:
     make = pick(MODELS, name, "model")
     for word, value in shape.items():
         whole(value, f"{word} of {name}", 2 if word == "classes" else 1)
-    with torch.random.fork_rng(devices=[]):
+    with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(whole(seed, "seed", 0))
         try:
             return make(**shape)

@@ -38,12 +38,12 @@ def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def table(found: list[dict[str, Any]], markdown: bool = False) -> str:
     """Errors in percent, average and worst class, mean ± sample standard deviation over seeds."""
     head = ["model", "seeds", *(f"{title} {what}" for title, _, _ in COLUMNS for what in ("avg", "worst"))]
-    figures = [[str(s) for title, _, _ in COLUMNS for s in row.get(title, ("", ""))] for row in summary(found)]
-    body = [[row["recipe"], str(row["seeds"]), *cells] for row, cells in zip(summary(found), figures, strict=True)]
+    body = []
+    for row in summary(found):
+        body.append([row["recipe"], str(row["seeds"]), *(str(s) for title, _, _ in COLUMNS for s in row.get(title, ("", "")))])
     if markdown:
         lines = [head, ["---"] * 2 + ["---:"] * (len(head) - 2), *body]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
-    first, *rest = widths
     lines = [head, *body]
+    first, *rest = (max(len(line[i]) for line in lines) for i in range(len(head)))
     return "\n".join("  ".join([line[0].ljust(first), *(c.rjust(w) for c, w in zip(line[1:], rest, strict=True))]) for line in lines)

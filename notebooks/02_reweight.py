@@ -68,8 +68,8 @@ FULL = False  # @param {type:"boolean"}
 # %% [markdown]
 # ## 1 · What is stored
 #
-# Most figures below come from trainings that are stored with the course: five seeds of each headline recipe, one seed of each point of a
-# grid. Ours start from a *hot start*, a network trained by TRADES, which splits robust error into standard and boundary error and gives
+# Most figures below come from trainings that are stored with the course; the table says how many seeds of each, and of a grid one seed
+# a point. Ours start from a *hot start*, a network trained by TRADES, which splits robust error into standard and boundary error and gives
 # each its own term, as FRL needs it. The report's scheme starts from its own, trained on half-attacked batches. None of these networks ever
 # trained on a validation or a test image.
 
@@ -512,7 +512,7 @@ if not missing(HOT, RW5):
 
 # %% [markdown]
 # Two cautions. Reweight has had 20 epochs more than its hot start, so part of any change in the *averages* may be plain training; the
-# *worst class against the average* is what the weights act on. And five seeds of one data set say nothing about another data set.
+# *worst class against the average* is what the weights act on. And a few seeds on one data set say nothing about another data set.
 #
 # ### Who pays?
 

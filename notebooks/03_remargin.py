@@ -68,7 +68,8 @@ FULL = False  # @param {type:"boolean"}
 # %% [markdown]
 # ## 1 · What is stored
 #
-# As in notebook 02: five seeds of each headline recipe, all from the same hot starts, with two tolerances $\tau$.
+# As in notebook 02: each headline recipe over several seeds (the table says how many), all from the same hot starts, with two
+# tolerances $\tau$.
 
 # %% tags=["nbval-check-output"]
 from functools import cache

@@ -14,6 +14,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from course_lib.data import cache_dir
+
 log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("lenet.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread", "-ffp-contract=fast", "-fno-math-errno")
@@ -26,8 +28,7 @@ class BuildError(Exception):
 
 def folder() -> Path:
     """Where libraries are kept: COURSE_CACHE or ~/.cache/course-data, native/."""
-    cache = os.environ.get("COURSE_CACHE")
-    return (Path(cache) if cache else Path.home() / ".cache" / "course-data") / "native"
+    return cache_dir() / "native"
 
 
 def compiler() -> str:
