@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("patterns", nargs="+", help="recipes, such as exp1 or exp1/pgd-*")
     c.add_argument("--seeds", type=int, help="the first so many seeds (default: the recipe's own number)")
     c.add_argument("--jobs", type=int, default=2, help="processes, one thread each (default: 2)")
+    c.add_argument("--scheduler", help="the address of a dask scheduler, whose workers then do the work instead")
     c.add_argument("--out", type=Path, default=Path("runs"), help="checkpoints go here (default: runs)")
     c.add_argument("--models", type=Path, help="weights, records and manifest go here (default: serialized_models)")
     c = commands["evaluate"]
@@ -84,7 +85,8 @@ def do_sweep(args: argparse.Namespace) -> tuple[Any, str]:
     from course_lib.sweep import sweep
     from course_lib.zoo import models_dir
 
-    records = sweep(args.patterns, out=args.out, models=args.models or models_dir(), seeds=args.seeds, jobs=args.jobs,
+    where = {} if args.scheduler is None else {"backend": "dask", "scheduler": args.scheduler}
+    records = sweep(args.patterns, out=args.out, models=args.models or models_dir(), seeds=args.seeds, jobs=args.jobs, **where,
                     limit=args.limit, epochs=args.epochs, mirror=args.mirror, root=args.data)
     return [{"recipe": r["recipe"], "seed": r["seed"], "seconds": r["seconds"]} for r in records], f"{len(records)} models are there"
 

@@ -121,8 +121,8 @@ def _alpha_grids(frl: Any) -> dict[str, Recipe]:
     for a in ALPHAS:
         for b in ALPHAS:
             method = frl.preset("report", rates=(float(a), float(b), 0.0), update_every=20)
-            about = f"The report's scheme, alpha {a}:{b}, a check every 20 batches"
-            found[f"exp2/grid-report/{a}-{b}"] = _frl(about, method, weights=False, **theirs)
+            about = f"The report's scheme, alpha {a}:{b}, its 10 rounds, a check every 20 batches"
+            found[f"exp2/grid-report/{a}-{b}"] = _frl(about, method, weights=False, epochs=10, **theirs)
             method = frl(variant="rw", tau=(0.05, 0.05), beta=BETA, attack=_inner(EPS), rates=(0.05 * a, 0.05 * b, 0.0))
             found[f"exp2/grid-authors/{a}-{b}"] = _frl(f"The authors' scheme, rates .05 x {a}:{b}", method, weights=False, seeds=1)
     found["exp2/report-5-1"] = _frl("The report's Reweight 5:1, a check every batch", frl.preset("report"), **theirs)
@@ -131,7 +131,40 @@ def _alpha_grids(frl: Any) -> dict[str, Recipe]:
     return found
 
 
-RECIPES: dict[str, Recipe] = {**_experiment_1(), **_experiments_2_and_3()}
+# Experiment 4: every method on equal terms. All see the same 48,000 images for EPOCHS epochs in all, FRL's hot start counted,
+# in the same order; each had its trials on validation data (seed 0, tune/ recipes of TRIAL_EPOCHS), before any test report was made.
+EPOCHS, TRIAL_EPOCHS = HOT_EPOCHS + FRL_EPOCHS, 15
+BUDGETS = (8, 10, 12, 16)  # of 255: what was tried
+ALPHAS_TRIED = {"bat-code": (1.0, 0.3), "bat-paper": (0.3, 0.1)}  # BAT's, each with the budgets 8 and 12
+HARDEST, EASIEST = ("Shirt", "Pullover", "Coat", "T-shirt/top"), ("Trouser", "Bag", "Sandal", "Ankle boot")  # by exp1/pgd-at's validation error
+
+
+def _rivals(eps: float) -> dict[str, Method]:
+    """The methods without a weight to choose, trained under a budget of eps/255 in steps of a quarter of it."""
+    ce = PGD(eps=eps / 255, step_size=eps / 4 / 255, steps=10)
+    trades, noisy = METHODS["trades"], dataclasses.replace(ce, noise=0.001)
+    found = {"pgd-at": METHODS["pgd_at"](ce), "trades-1": trades(1.0, _inner(eps)), "trades-6": trades(6.0, _inner(eps))}
+    return {**found, "fat": METHODS["fat"](noisy), "gairat": METHODS["gairat"](ce)}
+
+
+def _bat(preset: str, eps: float, alpha: float) -> Method:
+    return METHODS["bat"].preset(preset, alpha=alpha, attack=_inner(eps))  # type: ignore[attr-defined]
+
+
+def _equal(about: str, method: Method, epochs: int = EPOCHS, **changes: Any) -> Recipe:
+    optim = Optim("adam", 2e-3, 128, divided(3, every=4 if epochs == TRIAL_EPOCHS else 9, epochs=epochs))
+    return dataclasses.replace(Recipe(about, method, optim, epochs), **changes)
+
+
+def _experiment_4_trials() -> dict[str, Recipe]:
+    words: dict[str, Any] = {"epochs": TRIAL_EPOCHS, "examination": (), "weights": False, "seeds": 1}
+    tried = {f"tune/{name}-{eps}": method for eps in BUDGETS for name, method in _rivals(eps).items()}
+    for name, alphas in ALPHAS_TRIED.items():
+        tried |= {f"tune/{name}-{eps}-{a:g}": _bat(name.removeprefix("bat-"), eps, a) for eps in (8, 12) for a in alphas}
+    return {name: _equal(f"Trial on validation data: {name.removeprefix('tune/')}", method, **words) for name, method in tried.items()}
+
+
+RECIPES: dict[str, Recipe] = {**_experiment_1(), **_experiments_2_and_3(), **_experiment_4_trials()}
 
 
 def run(name: str, seed: int, out: Path | str, *, limit: int | None = None, epochs: int | None = None, mirror: Path | str | None = None,

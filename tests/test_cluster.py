@@ -13,6 +13,7 @@ import distributed
 import pytest
 
 from course_lib import CourseError
+from course_lib.__main__ import main
 from course_lib.sweep import sweep
 from course_lib.zoo import manifest
 
@@ -102,3 +103,13 @@ def test_a_killed_worker_costs_nothing(expected: dict[str, str], tmp_path: Path,
 def test_what_cannot_be_reached_is_told(words: dict[str, Any], say: str, tmp_path: Path) -> None:
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(CourseError, match=say):
         sweep(TASKS, out=tmp_path, models=tmp_path, **SHORT, **words)
+
+
+def test_the_same_from_a_shell(expected: dict[str, str], tmp_path: Path, cluster: distributed.LocalCluster,
+                               capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--seeds", "2", "--limit", "200", "--epochs", "2", "--out", str(tmp_path / "runs"), "--models", str(tmp_path / "models")]
+    assert main(["sweep", *TASKS, *words, "--scheduler", cluster.scheduler_address]) == 0
+    assert hashes(tmp_path / "models") == expected
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        assert main(["sweep", *TASKS, *words[:-1], str(tmp_path / "none"), "--scheduler", "tcp://127.0.0.1:9"]) == 1
+    assert "No dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err
