@@ -10,14 +10,14 @@ from course_lib.models import build
 
 __version__ = "0.1.0"
 
-from course_lib import plots
+from course_lib import adult, photos, plots  # the first two add their data sets to `load`
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report
 from course_lib.recipes import RECIPES
 from course_lib.training import Optim, fit
-from course_lib.zoo import list_models, load_model, load_report
+from course_lib.zoo import compare, list_models, load_model, load_report
 
 __all__ = [
-    "PGD", "RECIPES", "CourseError", "Optim", "Report", "build", "evaluate", "fit", "list_models", "load", "load_model", "load_report",
+    "PGD", "RECIPES", "CourseError", "Optim", "Report", "build", "compare", "evaluate", "fit", "list_models", "load", "load_model", "load_report",
     "plots",
 ]

@@ -196,11 +196,11 @@ def fashion_mnist(root: str | os.PathLike[str] | None, limit: int | None, seed: 
     """Fashion-MNIST at 32 x 32. Embedded: all 10,000 test images and 6,000 training images, stratified."""
     folder = _named_folder(root)
     small = EMBEDDED / "fashion-mnist"
-    most, _ = _contents(small)
+    most, _ = contents(small)
 
     def training() -> tuple[Split, Split]:
         if folder is None and limit is not None and limit <= most:
-            return _embedded_halves(_fashion_part(small, "train", small), limit, seed, most)
+            return embedded_halves(_fashion_part(small, "train", small), limit, seed, most)
         place = folder or _fashion_full(most)
         return halves(_fashion_part(place, "train"), limit, seed)
 
@@ -208,7 +208,7 @@ def fashion_mnist(root: str | os.PathLike[str] | None, limit: int | None, seed: 
     return Dataset("fashion-mnist", FASHION, test, training)
 
 
-def _embedded_halves(pool: Split, limit: int, seed: int, most: int) -> tuple[Split, Split]:
+def embedded_halves(pool: Split, limit: int, seed: int, most: int) -> tuple[Split, Split]:
     """With seed 0 the embedded images split as they do in the full set: no validation image was ever trained on."""
     if seed:
         return halves(pool, limit, seed)
@@ -265,7 +265,7 @@ def resize(images: np.ndarray, size: int) -> Tensor:
     return torch.from_numpy(out)
 
 
-def _contents(folder: Path) -> tuple[int, dict[str, str]]:
+def contents(folder: Path) -> tuple[int, dict[str, str]]:
     """What an embedded data set says of itself: how many training images there are, and each file's sha256."""
     path = folder / "contents.json"
     try:
@@ -286,7 +286,7 @@ def _read_idx(place: Path, name: str, hashes: Path | None) -> np.ndarray:
         raise CourseError(f"{place / name} is not there. Reinstall the course, or name another data folder.")
     raw = path.read_bytes()
     if hashes is not None:
-        want, have = _contents(hashes)[1].get(path.name), hashlib.sha256(raw).hexdigest()
+        want, have = contents(hashes)[1].get(path.name), hashlib.sha256(raw).hexdigest()
     try:
         body = gzip.decompress(raw) if path.suffix == ".gz" else raw
     except (OSError, EOFError, ValueError, zlib.error) as e:

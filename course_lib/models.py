@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +55,38 @@ def tanh_pool(conv: nn.Conv2d, x: Tensor) -> Tensor:
     return torch.tanh(sums).unflatten(1, (out, 4)).mean(2)
 
 
+class SmallCNN(nn.Module):
+    """Two convolutions with max-pooling and two dense layers: the CIFAR-10 network of Sooksatra and Rivas, whose widths are ours."""
+
+    def __init__(self, classes: int = 10, channels: int = 3, size: int = 32) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, 32, 3, padding=1)
+        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
+        self.fc1 = nn.Linear(64 * (size // 4) ** 2, 64)
+        self.fc2 = nn.Linear(64, classes)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, S, S]
+        x = F.max_pool2d(torch.relu(self.conv1(2 * x - 1)), 2)
+        x = F.max_pool2d(torch.relu(self.conv2(x)), 2)
+        return self.fc2(torch.relu(self.fc1(x.flatten(1))))  # [B, classes]
+
+
+class TableMLP(nn.Module):
+    """Four tanh layers: the Adult network of Sooksatra and Rivas, whose width is ours."""
+
+    def __init__(self, classes: int = 2, features: int = 14, width: int = 64) -> None:
+        super().__init__()
+        sizes = (features, width, width, width, width)
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.last = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, features]
+        x = 2 * x - 1
+        for layer in self.hidden:
+            x = torch.tanh(layer(x))
+        return self.last(x)  # [B, classes]
+
+
 class Accelerated(nn.Module):
     """Another model with its arithmetic in bfloat16, compiled, or both. It shares that model's parameters; logits are float32.
 
@@ -80,7 +114,7 @@ class Accelerated(nn.Module):
 
 
 _SEEDING = threading.Lock()  # initialisation draws from PyTorch's one global generator: one thread at a time
-MODELS: dict[str, Callable[..., nn.Module]] = {"lenet5": LeNet5}
+MODELS: dict[str, Callable[..., nn.Module]] = {"lenet5": LeNet5, "small_cnn": SmallCNN, "table_mlp": TableMLP}
 
 
 def build(name: str, *, seed: int = 0, **shape: int) -> nn.Module:
@@ -97,5 +131,5 @@ def build(name: str, *, seed: int = 0, **shape: int) -> nn.Module:
         try:
             return make(**shape)
         except TypeError:
-            words = ", ".join(sorted(shape))
-            raise CourseError(f"{name} cannot be built with {words}; it takes classes= and channels=.") from None
+            takes = ", ".join(f"{word}=" for word in inspect.signature(make).parameters)
+            raise CourseError(f"{name} cannot be built with {', '.join(sorted(shape))}; it takes {takes}.") from None

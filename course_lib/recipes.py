@@ -121,10 +121,11 @@ def _alpha_grids(frl: Any) -> dict[str, Recipe]:
     for a in ALPHAS:
         for b in ALPHAS:
             method = frl.preset("report", rates=(float(a), float(b), 0.0), update_every=20)
-            about = f"The report's scheme, alpha {a}:{b}, its 10 rounds, a check every 20 batches"
+            about = f"The report's scheme, alpha {a}:{b}, 10 rounds, a check every 20 batches"
             found[f"exp2/grid-report/{a}-{b}"] = _frl(about, method, weights=False, epochs=10, **theirs)
             method = frl(variant="rw", tau=(0.05, 0.05), beta=BETA, attack=_inner(EPS), rates=(0.05 * a, 0.05 * b, 0.0))
-            found[f"exp2/grid-authors/{a}-{b}"] = _frl(f"The authors' scheme, rates .05 x {a}:{b}", method, weights=False, seeds=1)
+            about = f"The authors' scheme, rates .05 x {a}:{b}, 10 rounds"
+            found[f"exp2/grid-authors/{a}-{b}"] = _frl(about, method, weights=False, seeds=1, epochs=10)
     found["exp2/report-5-1"] = _frl("The report's Reweight 5:1, a check every batch", frl.preset("report"), **theirs)
     margins = frl.preset("report", variant="rm", rates=(1.0, 0.0, 10.0), attack=PGD(eps=8 / 255, step_size=1 / 255, steps=20))
     found["exp3/report-remargin"] = _frl("The report's Remargin 1:10 as it described it", margins, epochs=10, **theirs)
@@ -136,7 +137,7 @@ def _alpha_grids(frl: Any) -> dict[str, Recipe]:
 EPOCHS, TRIAL_EPOCHS = HOT_EPOCHS + FRL_EPOCHS, 15
 BUDGETS = (8, 10, 12, 16)  # of 255: what was tried
 ALPHAS_TRIED = {"bat-code": (1.0, 0.3), "bat-paper": (0.3, 0.1)}  # BAT's, each with the budgets 8 and 12
-HARDEST, EASIEST = ("Shirt", "Pullover", "Coat", "T-shirt/top"), ("Trouser", "Bag", "Sandal", "Ankle boot")  # by exp1/pgd-at's validation error
+HARDEST, EASIEST = ("Shirt", "Pullover", "Coat", "T-shirt/top"), ("Trouser", "Bag", "Sandal", "Ankle boot")  # exp1/pgd-at, validation
 
 
 def _rivals(eps: float) -> dict[str, Method]:

@@ -365,7 +365,7 @@ if not missing(RW5):
 # ## 6 · The grid of rates
 #
 # The report tried its rates $\alpha_1 : \alpha_2$ (natural : boundary) from {1, 2, 5, 10} and found 5:1 best. We trained both grids anew,
-# one seed each: the report's scheme for the 10 rounds that its text names, with its fairness check every 20 batches instead of every
+# one seed and, as the report's text says, 10 rounds each: the report's scheme, with its fairness check every 20 batches instead of every
 # batch, and the authors' scheme with the rates $0.05 \alpha_1$ and $0.05 \alpha_2$. Numbers are the **worst class's** error in percent; frames mark the report's choice.
 #
 # **Predict first:** the report's scheme takes $w = \mathrm{softmax}(1 + \alpha \gamma)$ anew at each check. What is the largest ratio of

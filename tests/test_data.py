@@ -89,7 +89,7 @@ def test_the_embedded_images_split_as_in_the_full_set() -> None:
     train, val = halves(full, None, 0)
     pool = Split(torch.cat([train.x[:80], val.x[:20]]), torch.cat([train.y[:80], val.y[:20]]), THREE)
     for limit in (100, 37, 10):
-        for mine, other in zip(room._embedded_halves(pool, limit, 0, 100), halves(full, limit, 0), strict=True):
+        for mine, other in zip(room.embedded_halves(pool, limit, 0, 100), halves(full, limit, 0), strict=True):
             assert mine.digest() == other.digest()
 
 

@@ -7,10 +7,12 @@ from course_lib.errors import CourseError
 from course_lib.models import MODELS, build
 from tests.helpers import images, random_states, same_weights
 
+SHAPES = {"lenet5": (1, 32, 32), "small_cnn": (3, 32, 32), "table_mlp": (14,)}
+
 
 @pytest.mark.parametrize("name", MODELS)
 def test_build_gives_logits_of_the_asked_classes(name: str) -> None:
-    assert build(name, classes=7).eval()(images(2, (1, 32, 32))).shape == (2, 7)
+    assert build(name, classes=7).eval()(images(2, SHAPES[name])).shape == (2, 7)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -27,6 +29,17 @@ def test_lenet5_is_the_reports() -> None:
     counts = [p.numel() for p in build("lenet5").parameters()]
     by_hand = [6 * 25, 6, 16 * 6 * 25, 16, 120 * 16 * 25, 120, 84 * 120, 84, 10 * 84, 10]
     assert counts == by_hand and sum(by_hand) == 61_706
+
+
+@pytest.mark.parametrize(
+    ("name", "by_hand"),
+    [
+        ("small_cnn", 32 * 28 + 64 * 289 + 64 * (64 * 64 + 1) + 10 * 65),
+        ("table_mlp", 64 * 15 + 3 * 64 * 65 + 2 * 65),
+    ],
+)
+def test_sizes_of_the_small_networks(name: str, by_hand: int) -> None:
+    assert sum(p.numel() for p in build(name).parameters()) == by_hand < 300_000
 
 
 def test_lenet5_layer_by_layer() -> None:
@@ -66,7 +79,7 @@ def test_input_gradient_reaches_every_pixel() -> None:
         ({"name": "lenet5", "classes": 2.5}, "whole number"),
         ({"name": "lenet5", "channels": 0}, "1 or more"),
         ({"name": "lenet5", "seed": -1}, "0 or more"),
-        ({"name": "lenet5", "width": 10}, "width"),
+        ({"name": "lenet5", "width": 10}, "width; it takes classes=, channels="),
     ],
 )
 def test_bad_input(words: dict, say: str) -> None:

@@ -1,0 +1,43 @@
+"""Make course_lib/embedded/cifar10/ from the full data set in the course's cache: python -m tools.embed_cifar10"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+
+import torch
+from PIL import Image
+
+from course_lib.data import EMBEDDED, TRAIN_SHARE, load, stratified
+from course_lib.photos import CIFAR10, _whole, cache_dir
+
+N, ACROSS = 2000, 50
+
+
+def main() -> None:
+    out = EMBEDDED / "cifar10"
+    out.mkdir(parents=True, exist_ok=True)
+    full = {part: _whole(cache_dir(), part, True, N) for part in ("train", "test")}
+    order = stratified(full["train"].y, 0)
+    cut, n_train = round(TRAIN_SHARE * len(order)), round(TRAIN_SHARE * N)
+    train = torch.cat([order[:cut][:n_train], order[cut:][: N - n_train]])
+    keep = {"train": train, "test": stratified(full["test"].y, 0)[:N].sort().values}
+    hashes = {}
+    for part, places in keep.items():
+        x = full[part].x[places].reshape(N // ACROSS, ACROSS, 3, 32, 32).permute(0, 3, 1, 4, 2)
+        sheet = io.BytesIO()
+        picture = Image.fromarray(x.reshape(N // ACROSS * 32, ACROSS * 32, 3).numpy())
+        picture.save(sheet, "WEBP", lossless=True, quality=100, method=6, exact=True)
+        for name, raw in ((f"{part}.webp", sheet.getvalue()), (f"{part}-labels", full[part].y[places].to(torch.uint8).numpy().tobytes())):
+            (out / name).write_bytes(raw)
+            hashes[name] = hashlib.sha256(raw).hexdigest()
+    words = {"training_indices": "the beginning of both halves of stratified(labels, 0)", "test_indices": "its first 2,000, sorted"}
+    (out / "contents.json").write_text(json.dumps({"training_images": N, **words, "sha256": hashes}, indent=1) + "\n")
+    small, whole = load("cifar10", limit=N), load("cifar10")
+    assert (small.train.x == whole.train.x[: len(small.train)]).all() and (small.val.x == whole.val.x[: len(small.val)]).all()
+    assert len(small.classes) == len(CIFAR10) and (small.test.y.bincount() == N // len(CIFAR10)).all()
+
+
+if __name__ == "__main__":
+    main()
