@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test lab notebooks models lint bench faults sanitize readme clean
+.PHONY: help run test test-widgets7 lab notebooks models curves lint bench faults sanitize cards verify-models readme clean student colab-twin wheel
 
 # glibc gives memory back after every big tensor, which costs up to 45 % of the time on a CPU: these keep it.
 export MALLOC_MMAP_THRESHOLD_ := 1073741824
@@ -24,7 +24,7 @@ WORKERS ?= 2
 
 help: ## this list
 	@echo "make <name>, where <name> is one of:"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' Makefile
 	@echo "The first one makes .venv, which takes some minutes; all are safe to repeat. PYTHON=... chooses another Python."
 
 run: $(READY) ## execute the course offline into build/course/index.html and print the table of results
@@ -32,6 +32,9 @@ run: $(READY) ## execute the course offline into build/course/index.html and pri
 
 test: $(READY) ## run every test, all notebooks among them (ARGS="-k attacks" takes some)
 	$(PY) -m pytest -n $(WORKERS) $(ARGS)
+
+test-widgets7: $(READY) ## the explorer in a browser with Colab's ipywidgets 7.7.1, in an environment of its own under build/
+	tools/widgets7.sh $(PY)
 
 lint: $(READY) ## check style and types
 	$(PY) -m ruff check .
@@ -43,10 +46,26 @@ lab: $(READY) ## open JupyterLab on the notebooks
 notebooks: $(READY) ## make notebooks/*.ipynb again from the .py sources, with outputs (ONLY=01 takes one)
 	$(PY) -m tools.notebooks $(ONLY)
 
+student: $(READY) ## write the notebooks without solutions to build/student/, and with them to build/instructor/
+	$(PY) -m tools.student $(ONLY)
+
+colab-twin: $(READY) ## run the notebooks with Colab's versions as a student there would, killed and resumed (takes long; ONLY=01)
+	$(PY) -m tools.colab_twin $(ONLY)
+
 models: $(READY) ## train the serialized models that are missing or do not verify (WHICH=exp1 JOBS=2)
 	$(PY) -m course_lib sweep $(WHICH) --jobs $(JOBS)
 
-readme: $(READY) ## write the table of results and the badges in README.md again
+cards: $(READY) ## write serialized_models/README.md, a card for each stored recipe
+	$(PY) -m tools.model_cards
+
+verify-models: $(READY) ## evaluate every bundled model anew and compare with its stored report (ARGS="exp1/pgd-at" takes some)
+	OMP_NUM_THREADS=$(JOBS) $(PY) -m tools.verify_models $(ARGS)
+	$(PY) -m tools.verify_models --retrain
+
+curves: $(READY) ## compute the explorer's curves that are missing or of other weights (ARGS="exp4" takes some)
+	$(PY) -m tools.curves $(ARGS)
+
+readme: $(READY) ## write the figure, tables and badges of README.md again
 	$(PY) -m tools.readme_results
 
 bench: $(READY) ## measure ratios against peers (benchmarks/)
@@ -58,6 +77,9 @@ faults: $(READY) ## the fault tests at full count (make test runs a tenth of eac
 
 sanitize: $(READY) ## the kernel's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	tools/sanitize.sh $(PY)
+
+wheel: $(READY) ## build the wheel, with the embedded data, into build/wheel/
+	$(PY) -m tools.wheel
 
 clean: ## throw away what was built; .venv and the models stay
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache

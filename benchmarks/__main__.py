@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks import slow_path
 from benchmarks.harness import OUT, markdown
 
-SCRIPTS = ("evaluation", "epoch", "growth", "peak", "experiment_1")
-ALONE = ("experiments_2_and_3", "store_overhead")  # take their time, or want the machine for themselves: run by name
+SCRIPTS = ("evaluation", "epoch", "growth", "peak", "experiment_1", "boundary")
+ALONE = ("experiments_2_and_3", "store_overhead", "autoattack")  # take their time, or want the machine for themselves: run by name
 README = Path(__file__).with_name("README.md")
 MARK = "<!-- tables: make bench ARGS=--readme -->"
 

@@ -1,4 +1,4 @@
-"""The course from a shell: python -m course_lib {list,train,evaluate,sweep,results} [--json]"""
+"""The course from a shell: python -m course_lib {list,train,evaluate,sweep,examine,results,doctor} [--json]"""
 
 from __future__ import annotations
 
@@ -26,31 +26,40 @@ def parser() -> argparse.ArgumentParser:
     commands = {name: sub.add_parser(name, help=about, description=about) for name, about in COMMANDS.items()}
     for c in commands.values():
         c.add_argument("--json", action="store_true", help="machine-readable output on standard output")
+    _training_words(commands)
+    _examining_words(commands)
+    for name in ("sweep", "examine"):
+        c = commands[name]
+        c.add_argument("patterns", nargs="+", help="recipes, such as exp1 or exp1/pgd-*")
+        c.add_argument("--jobs", type=int, default=2, help="processes, one thread each (default: 2)")
+        c.add_argument("--models", type=Path, help="weights, records and manifest are here (default: serialized_models)")
+        c.add_argument("--seeds", type=int, help="the first so many seeds (default: all of them)")
+    for name in ("train", "sweep", "examine"):
+        commands[name].add_argument("--out", type=Path, default=Path("runs"), help="what is unfinished is kept here (default: runs)")
+    commands["results"].add_argument("--markdown", action="store_true", help="the table as Markdown")
+    return p
+
+
+def _training_words(commands: dict[str, argparse.ArgumentParser]) -> None:
     for name in ("train", "sweep"):
         c = commands[name]
         c.add_argument("--limit", type=int, help="use only so many training examples; never stored under the recipe's own name")
         c.add_argument("--epochs", type=int, help="another number of epochs; never stored under the recipe's own name")
         c.add_argument("--data", type=Path, help="a folder that holds the data set")
         c.add_argument("--mirror", type=Path, help="a second, slower place for checkpoints, such as a mounted Drive")
-    c = commands["train"]
-    c.add_argument("recipe")
-    c.add_argument("--seed", type=int, default=0)
-    c.add_argument("--out", type=Path, default=Path("runs"), help="checkpoints, weights and record go here (default: runs)")
-    c = commands["sweep"]
-    c.add_argument("patterns", nargs="+", help="recipes, such as exp1 or exp1/pgd-*")
-    c.add_argument("--seeds", type=int, help="the first so many seeds (default: the recipe's own number)")
-    c.add_argument("--jobs", type=int, default=2, help="processes, one thread each (default: 2)")
-    c.add_argument("--scheduler", help="the address of a dask scheduler, whose workers then do the work instead")
-    c.add_argument("--out", type=Path, default=Path("runs"), help="checkpoints go here (default: runs)")
-    c.add_argument("--models", type=Path, help="weights, records and manifest go here (default: serialized_models)")
-    c = commands["evaluate"]
-    c.add_argument("recipe")
-    c.add_argument("--seed", type=int, default=0)
-    c.add_argument("--attack", default="pgd20")
-    c.add_argument("--eps", type=number, default=8 / 255, help="the budget, such as 8/255")
-    c.add_argument("--per-class", type=int, help="only the first so many test images of each class")
-    commands["results"].add_argument("--markdown", action="store_true", help="the table as Markdown")
-    return p
+    for name in ("train", "evaluate"):
+        commands[name].add_argument("recipe")
+        commands[name].add_argument("--seed", type=int, default=0)
+    commands["sweep"].add_argument("--scheduler", help="the address of a dask scheduler, whose workers then do the work instead")
+
+
+def _examining_words(commands: dict[str, argparse.ArgumentParser]) -> None:
+    commands["evaluate"].add_argument("--attack", default="pgd20")
+    commands["examine"].add_argument("--attack", nargs="+", default=["pgd20", "cw20", "autoattack"],
+                                     help="one or more (default: pgd20 cw20 autoattack)")
+    for name in ("evaluate", "examine"):
+        commands[name].add_argument("--eps", type=number, default=8 / 255, help="the budget, such as 8/255")
+        commands[name].add_argument("--per-class", type=int, help="only the first so many test images of each class")
 
 
 def do_list(args: argparse.Namespace) -> tuple[Any, str]:
@@ -93,18 +102,27 @@ def do_sweep(args: argparse.Namespace) -> tuple[Any, str]:
 
 def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
     from course_lib import load, load_model
-    from course_lib.attacks import ATTACKS
+    from course_lib.autoattack import named
     from course_lib.errors import pick
     from course_lib.evaluation import evaluate
     from course_lib.recipes import RECIPES
 
-    attack = pick(ATTACKS, args.attack, "attack").at(args.eps)
+    attack = named(args.attack, args.eps)
     model = load_model(args.recipe, seed=args.seed)
     test = load(pick(RECIPES, args.recipe, "recipe").dataset).test
     report = evaluate(model, test if args.per_class is None else test.per_class(args.per_class), attack, name=args.attack)
     errors = zip(report.classes, report.nat.by_class, report.rob.by_class, strict=True)
     lines = [f"{c:14} standard {n:6.1%}   robust {r:6.1%}" for c, n, r in errors]
     return {"recipe": args.recipe, "seed": args.seed, **report.to_json()}, "\n".join(lines)
+
+
+def do_examine(args: argparse.Namespace) -> tuple[Any, str]:
+    from course_lib.examination import examine_stored
+    from course_lib.zoo import models_dir
+
+    rows = examine_stored(args.patterns, attacks=args.attack, eps=args.eps, per_class=args.per_class, seeds=args.seeds,
+                          jobs=args.jobs, out=args.out, models=args.models or models_dir())
+    return rows, f"{len(rows)} reports are there; python -m course_lib results shows them"
 
 
 def do_results(args: argparse.Namespace) -> tuple[Any, str]:
@@ -114,12 +132,21 @@ def do_results(args: argparse.Namespace) -> tuple[Any, str]:
     return found, table(found, args.markdown)
 
 
+def do_doctor(args: argparse.Namespace) -> tuple[Any, str]:
+    from course_lib.doctor import examine, table
+
+    found = table(examine())
+    return found, str(found)
+
+
 COMMANDS = {
     "list": "the recipes, and which of their seeds are stored",
     "train": "train one recipe; the same command again resumes it",
     "evaluate": "put a stored model through an attack on the test set",
     "sweep": "train many recipes at once; what is stored and verifies is skipped",
+    "examine": "put many stored models through attacks and add the reports to their records; the same command again goes on",
     "results": "every stored report, or the table of means and spreads",
+    "doctor": "look at files, hashes, versions, kernel and disk, and say what to do; fails when something is bad",
 }
 
 
@@ -138,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("Interrupted. What was trained is saved; the same command goes on from there.\n")
         return 130
     sys.stdout.write((json.dumps(data) if args.json else text) + "\n")
-    return 0
+    return int(args.command == "doctor" and any(row["state"] == "bad" for row in data))
 
 
 if __name__ == "__main__":

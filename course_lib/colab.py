@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import statistics
 import sys
 import warnings
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import torch
 from course_lib.allocator import keep_memory
 from course_lib.checkpoints import Store
 from course_lib.errors import CourseError
+from course_lib.zoo import load_record, manifest
 
 DRIVE = Path("/content/drive")
 FOLDER = "robust-fairness-course"  # in Drive
@@ -29,6 +31,8 @@ KEPT = {
     "binder": "Binder throws them away at the end: download what you want to keep.",
     "local": "They stay there.",
 }
+GPU_PASS = 1.5e-3  # seconds: a forward and backward pass of a small network on a GPU, which mostly waits for its launches. A guess
+LONGEST = 6 * 3600  # seconds of training that a session without a GPU can be expected to live through
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,35 @@ class Session:
         versions = f"Python {platform.python_version()}, torch {torch.__version__}"
         keeps = f"and in Drive ({self.drive})." if self.drive else f"only. {KEPT[self.where]}"
         return f"{NAMES[self.where]}: {versions}, {device}. Results go to {self.results} {keeps}"
+
+    def how_long(self, *recipes: str, full: bool = False) -> str:
+        """What training the recipes takes, on a CPU and on a GPU; with `full` an error where this machine is too weak for it."""
+        times = {name: _seconds(name) for name in recipes}
+        words = "{}: {} on one CPU core (measured), {} on a GPU (an estimate)"
+        rows = [words.format(name, _time(cpu), _time(gpu)) for name, (cpu, gpu) in times.items()]
+        total = sum(cpu for cpu, _ in times.values())
+        if full and self.device.type == "cpu" and total > LONGEST:
+            advice = "In Colab: Runtime, Change runtime type, T4 GPU, then run everything again. " if self.where == "colab" else ""
+            raise CourseError(
+                f"FULL would take about {_time(total)} here, since this runtime has no GPU. {advice}"
+                "Or leave FULL off: the stored results need no training."
+            )
+        return "\n".join(rows)
+
+
+def _seconds(name: str) -> tuple[float, float]:
+    """Of a stored recipe's training: the median over its seeds as measured, and a guess for a GPU from the number of passes."""
+    records = [load_record(name, seed=int(seed)) for seed in manifest().get(name, {})]
+    if not records:
+        raise CourseError(f"Nobody has measured {name}: it is not stored. Train it: python -m course_lib train {name}")
+    made = records[0]["made_from"]
+    steps = (made["recipe"]["method"].get("attack") or {}).get("steps", 0)
+    batches = made["epochs"] * made["training_examples"] / made["recipe"]["optim"]["batch"]
+    return statistics.median(record["seconds"] for record in records), batches * (steps + 1) * GPU_PASS
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.0f} hours"
 
 
 def setup(drive: bool = False) -> Session:

@@ -34,14 +34,23 @@ def evaluate(model: nn.Module, split: Split, attack: Attack | None = None, *, na
     True
     """
     attack = PGD() if attack is None else attack
+    found = verdicts(model, split, attack, name=name, early=early, count_clean=count_clean, flips=flips, batch=batch, seed=seed,
+                     progress=progress)
+    return tally(found, split.classes, name, float(getattr(attack, "eps", 0.0)), flips)
+
+
+def verdicts(model: nn.Module, split: Split, attack: Attack, *, name: str = "", early: bool = True, count_clean: bool = True,
+             flips: bool = False, batch: int = 500, seed: int = 0, progress: bool = True) -> Tensor:
+    """[4, B]: each image's label, whether it is wrong when clean, wrong under attack, and its prediction changed; as `evaluate`."""
     if not len(split):
         raise CourseError("The split is empty; an evaluation needs one image of each class at least.")
     where = next(model.parameters(), torch.empty(0)).device
     check_fit(model, split.images(slice(0, 1)).to(where), len(split.classes))
-    found: list[Tensor] = []  # [4, B] a batch: label, wrong when clean, wrong under attack, prediction changed
+    found: list[Tensor] = []
     generator = torch.Generator().manual_seed(seed)
     early = early and not flips
     spare = count_clean and not flips  # an image that is wrong when clean counts as wrong whatever comes: both ways draw the same noise
+    batch = getattr(attack, "batch", batch)  # a slow attack takes fewer, so that the bar moves
     with tqdm(total=len(split), unit="image", desc=f"attack {name}".strip(), disable=not progress, delay=2) as bar:
         for x, y in batches(split, batch):
             x, y = x.to(where), y.to(where)
@@ -53,9 +62,14 @@ def evaluate(model: nn.Module, split: Split, attack: Attack | None = None, *, na
             wrong = (attacked != y) | ((clean != y) & count_clean)
             found.append(torch.stack([y, clean != y, wrong, attacked != clean]).cpu())
             bar.update(len(y))
-    labels, *kinds = torch.cat(found, 1)
-    nat, rob, flipped = (_count(wrong.bool(), labels, split.classes) for wrong in kinds)
-    return Report(nat, rob, split.classes, name, float(getattr(attack, "eps", 0.0)), flipped if flips else None)
+    return torch.cat(found, 1)
+
+
+def tally(found: Tensor, classes: tuple[str, ...], name: str = "", eps: float = 0.0, flips: bool = False) -> Report:
+    """What `verdicts` found, counted class by class."""
+    labels, *kinds = found
+    nat, rob, flipped = (_count(wrong.bool(), labels, classes) for wrong in kinds)
+    return Report(nat, rob, classes, name, eps, flipped if flips else None)
 
 
 def _attacked(model: nn.Module, x: Tensor, y: Tensor, attack: Attack, generator: torch.Generator, early: bool) -> Tensor:

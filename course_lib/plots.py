@@ -59,7 +59,7 @@ def show(ax: Axes, alt: str) -> None:
     with plt.rc_context(STYLE):
         figure.savefig(drawn, format="png", dpi=100)
     Pillow.open(drawn).convert("RGB").quantize(128, dither=Pillow.Dither.NONE).save(packed, format="png", optimize=True)
-    display(Image(packed.getvalue(), alt=alt))
+    display(Image(packed.getvalue()), metadata={"image/png": {"alt": alt}})  # Colab's IPython 7 knows no Image(alt=...)
     plt.close(figure)
 
 
@@ -230,16 +230,25 @@ def image_rows(rows: Mapping[str, Tensor], ax: Axes | None = None) -> Axes:
     return ax
 
 
-def probabilities(rows: Mapping[str, Tensor], classes: Sequence[str], ax: Axes | None = None) -> Axes:
-    """What the model believes, before and after."""
+def numbers_by_class(rows: Mapping[str, np.ndarray | Tensor], classes: Sequence[str], ax: Axes | None = None, *,
+                     ylabel: str = "") -> Axes:
+    """One bar a class, one or several rows side by side."""
     ax = axes(ax, 7, 3)
     width = 0.8 / len(rows)
-    for i, (label, p) in enumerate(rows.items()):
+    for i, (label, values) in enumerate(rows.items()):
         at = np.arange(len(classes)) + (i - (len(rows) - 1) / 2) * width
-        ax.bar(at, p.detach().cpu().numpy(), width * 0.92, label=label, color=COLOURS[i % 8], hatch=HATCHES[i % 8], edgecolor="white")
+        heights = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+        ax.bar(at, heights, width * 0.92, label=label, color=COLOURS[i % 8], hatch=HATCHES[i % 8], edgecolor="white")
     ax.set_xticks(range(len(classes)), list(classes), rotation=30, ha="right", rotation_mode="anchor")
-    ax.set(ylabel="probability", ylim=(0, 1.02))
+    ax.set_ylabel(ylabel)
     _legend_above(ax)
+    return ax
+
+
+def probabilities(rows: Mapping[str, Tensor], classes: Sequence[str], ax: Axes | None = None) -> Axes:
+    """What the model believes, before and after."""
+    ax = numbers_by_class(rows, classes, ax, ylabel="probability")
+    ax.set_ylim(0, 1.02)
     return ax
 
 
@@ -285,10 +294,10 @@ def budget_curves(reports: Mapping[float, Report], ax: Axes | None = None, *, na
 
 
 def class_curves(values: Sequence[Sequence[float]], classes: Sequence[str], ax: Axes | None = None, *, named: Sequence[str] = (),
-                 xlabel: str = "epoch", ylabel: str = "", legend: bool = True) -> Axes:
-    """One line a class over epochs, `values` [T, C]; the `named` classes in colour, the others in grey."""
+                 xlabel: str = "epoch", ylabel: str = "", legend: bool = True, start: int = 1) -> Axes:
+    """One line a class over epochs (from `start`), `values` [T, C]; the `named` classes in colour, the others in grey."""
     ax, lines = axes(ax, 6, 3.2), np.asarray(values, float).T
-    epochs = range(1, lines.shape[1] + 1)
+    epochs = range(start, lines.shape[1] + start)
     for name, line in zip(classes, lines, strict=True):
         if name not in named:
             ax.plot(epochs, line, color="0.75", lw=1, zorder=1)
@@ -347,4 +356,104 @@ def pareto(points: Mapping[str, tuple[Spread, Spread]], ax: Axes | None = None, 
     ax.set(xlabel=xlabel, ylabel=ylabel)
     ax.grid(axis="x", alpha=0.3)
     ax.margins(0.12)
+    return ax
+
+
+def confusion(matrix: np.ndarray, classes: Sequence[str], ax: Axes | None = None, *, wrong_only: bool = False,
+              most: float | None = None) -> Axes:
+    """Shares [C, C] of each class (row) that are taken for each class (column), in percent; under half a percent a dot.
+
+    `wrong_only` leaves the diagonal out, so that the colours show where mistakes go; `most` is the share with the darkest
+    colour, for maps side by side.
+    """
+    ax, n = axes(ax, 6.4, 5.6), len(classes)
+    values = 100 * np.where(np.eye(n, dtype=bool) & wrong_only, np.nan, np.asarray(matrix, float))
+    high = max(float(np.nanmax(values)) if most is None else 100 * most, 1e-9)
+    image = ax.imshow(np.ma.masked_invalid(values), cmap="Blues", vmin=0, vmax=high)
+    for (i, j), value in np.ndenumerate(values):
+        text = "" if np.isnan(value) else f"{value:.0f}" if value >= 0.5 else "·"
+        ax.text(j, i, text, ha="center", va="center", fontsize=8, color=_ink(image.cmap(image.norm(value))))
+    ax.set_xticks(range(n), list(classes), rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
+    ax.set_yticks(range(n), list(classes), fontsize=8)
+    ax.set(xlabel="taken for", ylabel="class")
+    ax.grid(visible=False)
+    return ax
+
+
+def _ink(ground: Any) -> str:
+    """Black or white, whichever stands out more on this colour (relative luminance as the web's guidelines define it)."""
+    c = np.asarray(ground[:3], float)
+    light = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+    return "black" if light > 0.179 else "white"
+
+
+def boundary_walk(walks: Mapping[str, tuple[Tensor, Sequence[str], int, int]], ax: Axes | None = None) -> Axes:
+    """Images walking across the decision boundary, one row a walk: label -> (iterates [T, C, H, W], what each is taken for, c, a).
+
+    x_c, the c-th iterate, has a solid blue frame, x_a, the a-th, a broken vermilion one.
+    """
+    n, rows = max(len(z) for z, *_ in walks.values()), list(walks.items())
+    full = [torch.cat([z, z.new_ones(n - len(z), *z.shape[1:])]) for _, (z, *_) in rows]
+    titles = [said[t] if t < len(said) else "" for _, (_, said, *_) in rows for t in range(n)]
+    ax = images(torch.cat(full), axes(ax, 0.95 * n + 1.2, 1.25 * len(rows)), titles=titles, columns=n)
+    side = full[0].shape[3]
+    gap, step = 3 + round(0.15 * full[0].shape[2]), side + 4
+    for t in range(n):
+        ax.text(t * step + step / 2, gap - 10, f"t = {t}", ha="center", va="bottom", fontsize=8, color="0.4")
+    for i, (label, (_, _, c, a)) in enumerate(rows):
+        top = i * (full[0].shape[2] + gap) + gap
+        ax.text(-3, top + full[0].shape[2] / 2, label, ha="right", va="center", fontsize=9)
+        for t, colour, line in ((c, COLOURS[0], "-"), (a, COLOURS[5], "--")):
+            inset = 2.5 if c == a and t == c and colour == COLOURS[5] else 0.0  # both on one image: one inside the other
+            ax.add_patch(Rectangle((t * step + 1 + inset, top - 1 + inset), side + 1 - 2 * inset, side + 1 - 2 * inset, fill=False,
+                                   ec=colour, lw=2.5, ls=line))
+    return ax
+
+
+def attack_gaps(models: Mapping[str, Mapping[str, tuple[float, float, float]]], ax: Axes | None = None, *, flagged: Sequence[str] = (),
+                xlabel: str = "robust accuracy (%)") -> Axes:
+    """One row a model, one marker an attack: label -> attack -> (value, low, high) in fractions; `flagged` models are marked.
+
+    A weak attack leaves more accuracy than a strong one: the further apart the markers, the less the weak one may be believed.
+    """
+    ax = axes(ax, 8, 1.1 + 0.42 * len(models))
+    attacks = list(dict.fromkeys(a for found in models.values() for a in found))
+    for i, (label, found) in enumerate(models.items()):
+        for k, attack in enumerate(attacks):
+            if attack in found:
+                value, low, high = (100 * v for v in found[attack])
+                y, colour = i + 0.2 * (k - (len(attacks) - 1) / 2), COLOURS[k % 8]
+                ax.plot([low, high], [y, y], color=colour, lw=1.5)
+                ax.plot(value, y, MARKERS[k % 8], ms=5, color=colour)
+        if label in flagged:
+            ax.axhspan(i - 0.45, i + 0.45, color=COLOURS[5], alpha=0.12, lw=0)
+    for k, attack in enumerate(attacks):
+        ax.plot([], [], MARKERS[k % 8], ms=5, color=COLOURS[k % 8], label=attack)
+    ax.set_yticks(range(len(models)), [f"⚑ {label}" if label in flagged else label for label in models])
+    ax.set_ylim(len(models) - 0.5, -0.5)
+    ax.set_xlabel(xlabel)
+    ax.grid(visible=False, axis="y")
+    ax.grid(axis="x", alpha=0.3)
+    _legend_above(ax)
+    return ax
+
+
+def class_scatter(x: np.ndarray, y: np.ndarray, classes: Sequence[str], ax: Axes | None = None, *, xlabel: str = "",
+                  ylabel: str = "") -> Axes:
+    """One point a class, each with its name: two figures of a class against each other."""
+    ax = axes(ax, 5, 4)
+    ax.plot(x, y, "o", ms=5, color=COLOURS[0], zorder=3)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.margins(0.12)
+    _label_points(ax, np.asarray(x, float), np.asarray(y, float), classes)
+    return ax
+
+
+def lines(x: Sequence[float], curves: Mapping[str, Sequence[float]], ax: Axes | None = None, *, xlabel: str = "", ylabel: str = "") -> Axes:
+    """Functions of one variable, each with its own colour and dashes."""
+    ax = axes(ax, 6, 3.4)
+    for i, (label, y) in enumerate(curves.items()):
+        ax.plot(x, y, color=COLOURS[i % 8], ls=("-", "--", "-.", ":")[i % 4], lw=2, label=label)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    _legend_above(ax)
     return ax

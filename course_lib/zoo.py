@@ -6,13 +6,10 @@ Bytes are read, hashed, and only then parsed; names, shapes, dtypes and finitene
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,75 +17,12 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from course_lib import fetch
 from course_lib.errors import CourseError, pick
-from course_lib.fairness import Report
+from course_lib.fairness import Report, Spread
 from course_lib.models import build
-
-FORMAT = 1
-LARGEST = 500_000_000  # bytes: no file of the course comes near
-
-
-def models_dir() -> Path:
-    """$COURSE_MODELS, or serialized_models/ beside the package."""
-    return Path(os.environ.get("COURSE_MODELS") or Path(__file__).parent.parent / "serialized_models")
-
-
-def manifest(root: Path | None = None) -> dict[str, dict[str, dict[str, Any]]]:
-    """recipe -> seed (as text) -> {"weights": {file, sha256}, "record": {file, sha256}}"""
-    path = (root or models_dir()) / "manifest.json"
-    if not path.is_file():
-        raise CourseError(f"{path} is not there. Clone the repository whole, name its folder by COURSE_MODELS, or run `make models`.")
-    content = parse_json(path.read_bytes(), path)
-    if content.get("format") != FORMAT or not isinstance(content.get("models"), dict):
-        raise CourseError(f"{path} has format {content.get('format')!r}; this library reads {FORMAT}. Update whichever is older.")
-    if not all(isinstance(seeds, dict) and all(_seed_row(*row) for row in seeds.items()) for seeds in content["models"].values()):
-        raise CourseError(f"{path} is damaged: a recipe's seeds do not name files. Restore it: git checkout {path.name}.")
-    return content["models"]
-
-
-def _seed_row(seed: str, what: Any) -> bool:
-    return seed.isdecimal() and isinstance(what, dict) and all(isinstance(file, dict) for file in what.values())
-
-
-def parse_json(raw: bytes, path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(raw)
-    except (ValueError, RecursionError) as e:
-        raise CourseError(f"{path} is damaged ({type(e).__name__}: {str(e)[:100]}). Restore it: git checkout {path.name}.") from None
-    if not isinstance(content, dict):
-        raise CourseError(f"{path} holds a {type(content).__name__}, not an object. Restore it: git checkout {path.name}.")
-    return content
-
-
-def entry(name: str, seed: int, root: Path | None = None) -> dict[str, Any]:
-    seeds = pick(manifest(root), name, "model")
-    if str(seed) not in seeds:
-        raise CourseError(
-            f"{name} is stored for seeds {', '.join(sorted(seeds))}, not for {seed!r}. Train it: "
-            f"python -m course_lib train {name} --seed {seed}"
-        )
-    return seeds[str(seed)]
-
-
-def verified(what: Mapping[str, Any], root: Path | None = None) -> bytes:
-    """The bytes of a file the manifest names, when they are the bytes it names."""
-    root = (root or models_dir()).resolve()
-    file, want = what.get("file"), what.get("sha256")
-    if not isinstance(file, str) or "\0" in file or not isinstance(want, str) or not (root / file).resolve().is_relative_to(root):
-        raise CourseError(
-            f"The manifest names {file!r} with sha256 {want!r}; it must be a file inside {root} with its hash. "
-            "Restore manifest.json."
-        )
-    path = root / file
-    if not path.is_file() or path.stat().st_size > LARGEST:
-        raise CourseError(f"{path} is missing or too large. Restore it (git checkout) or make it again (make models).")
-    raw = path.read_bytes()
-    if (have := hashlib.sha256(raw).hexdigest()) != want:
-        raise CourseError(
-            f"{path} is damaged: its sha256 is {have[:12]}…, the manifest says {want[:12]}…. "
-            "Restore it (git checkout) or run `make models`."
-        )
-    return raw
+from course_lib.shelf import FORMAT, entry, inside, locked, manifest, models_dir, parse_json, released, verified, write_together
+from course_lib.tables import Show, Table, percent
 
 
 def load_record(name: str, *, seed: int = 0, root: Path | None = None) -> dict[str, Any]:
@@ -97,17 +31,36 @@ def load_record(name: str, *, seed: int = 0, root: Path | None = None) -> dict[s
     return parse_json(verified(what, root), Path(str(what["file"])))
 
 
+def short_record(what: Mapping[str, Any], root: Path | None = None) -> dict[str, Any]:
+    """A record without its history, which is nine tenths of it and stands last in what `publish` writes."""
+    raw = verified(what, root)
+    head, cut, _ = raw.partition(b'\n "history":')
+    try:
+        short = json.loads(head.rstrip(b",") + b"}") if cut else None
+    except (ValueError, RecursionError):
+        short = None
+    return short if isinstance(short, dict) and {"made_from", "reports"} <= short.keys() else parse_json(raw, Path(str(what["file"])))
+
+
 def load_model(name: str, *, seed: int = 0, root: Path | None = None) -> nn.Module:
     """A trained model by its recipe's name, verified, in eval mode.
 
     >>> load_model("exp1/natural").training
     False
     """
-    record, raw = load_record(name, seed=seed, root=root), verified(entry(name, seed, root).get("weights", {}), root)
-    made = record.get("made_from", {})
-    model = build(made.get("model"), classes=len(made.get("classes", ())))
+    what = entry(name, seed, root)
+    made, raw = _made_from(short_record(what.get("record", {}), root), name), verified(what.get("weights", {}), root)
+    model = build(str(made.get("model")), classes=len(made["classes"]))
     load_weights(model, raw, name)
     return model.eval()
+
+
+def _made_from(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    made = record.get("made_from", {})
+    classes = made.get("classes") if isinstance(made, dict) else None
+    if not isinstance(classes, list) or not 2 <= len(classes) <= 1000 or not all(isinstance(c, str) for c in classes):
+        raise CourseError(f"{name}: its record does not say which 2 to 1000 classes it knows. Restore the record or make it again.")
+    return dict(made)
 
 
 def load_weights(model: nn.Module, raw: bytes, name: str) -> None:
@@ -128,30 +81,142 @@ def load_weights(model: nn.Module, raw: bytes, name: str) -> None:
     model.load_state_dict(tensors)
 
 
-def load_report(name: str, *, seed: int = 0, attack: str = "pgd20", eps: float = 8 / 255, root: Path | None = None) -> Report:
-    """One stored report of one model on the test set."""
-    rows = load_record(name, seed=seed, root=root).get("reports", [])
-    for row in rows:
-        if row.get("attack") == attack and abs(row.get("eps", -1) - eps) < 1e-6:
-            return Report.from_json(row)
-    there = ", ".join(f"{r.get('attack')} at {255 * r.get('eps', 0):.3g}/255" for r in rows)
-    raise CourseError(f"No report of {name} under {attack} at {255 * eps:.3g}/255 is stored. There is: {there}.")
+def load_report(name: str, *, seed: int = 0, attack: str = "pgd20", eps: float = 8 / 255, per_class: int | None = None,
+                root: Path | None = None) -> Report:
+    """One stored report of one model: on the test set, or on the first `per_class` of its images of each class."""
+    rows = report_rows(short_record(entry(name, seed, root).get("record", {}), root), name)
+    if mine := chosen(rows, attack, eps, per_class):
+        return Report.from_json(mine)
+    many, each = ("", "") if per_class is None else (f" on {per_class} images a class", " on {:,} images")
+    there = ", ".join(f"{r.get('attack')} at {255 * r.get('eps', 0):.3g}/255{each.format(images(r))}" for r in rows)
+    raise CourseError(f"No report of {name} under {attack} at {255 * eps:.3g}/255{many} is stored. There is: {there}.")
 
 
-def load_reports(name: str, *, attack: str = "pgd20", eps: float = 8 / 255, root: Path | None = None) -> list[Report]:
-    """The reports of every seed of a recipe."""
-    return [load_report(name, seed=int(s), attack=attack, eps=eps, root=root) for s in sorted(pick(manifest(root), name, "model"), key=int)]
+def chosen(rows: Iterable[dict[str, Any]], attack: str, eps: float, per_class: int | None = None) -> dict[str, Any] | None:
+    """The row of this attack ("" is any) and budget on the most images, or on just so many a class."""
+    mine = [r for r in rows if not attack or (r.get("attack") == attack and abs(r.get("eps", -1) - eps) < 1e-6)]
+    return max((r for r in mine if per_class is None or _each(r) == per_class), key=images, default=None)
 
 
-def list_models(root: Path | None = None) -> list[dict[str, Any]]:
-    """One row a stored model: recipe, seed, file, bytes on disk."""
-    base, rows = root or models_dir(), []
-    for name, seeds in sorted(manifest(root).items()):
-        for seed, what in sorted(seeds.items(), key=lambda kv: int(kv[0])):
-            file = what.get("weights", {}).get("file")
-            size = (base / file).stat().st_size if file and (base / file).is_file() else 0
-            rows.append({"recipe": name, "seed": int(seed), "file": file, "bytes": size})
+def _each(row: Mapping[str, Any]) -> Any:
+    """How many images of every class, where it is the same of all."""
+    counts = row.get("counts")
+    return counts[0] if isinstance(counts, list) and counts and counts == counts[:1] * len(counts) else None
+
+
+def images(row: Mapping[str, Any]) -> int:
+    """On how many images a stored report stands."""
+    counts = row.get("counts")
+    return sum(n for n in counts if isinstance(n, int)) if isinstance(counts, list) else 0
+
+
+def report_rows(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """A record's reports as they are stored."""
+    rows = record.get("reports", [])
+    if not isinstance(rows, list) or not all(isinstance(r, dict) and isinstance(r.get("eps", 0), int | float) for r in rows):
+        raise CourseError(f"{name}: its record's reports are damaged. Restore the record or make it again.")
     return rows
+
+
+def load_reports(name: str, *, attack: str = "pgd20", eps: float = 8 / 255, per_class: int | None = None,
+                 root: Path | None = None) -> list[Report]:
+    """The reports of every seed of a recipe."""
+    words: dict[str, Any] = {"attack": attack, "eps": eps, "per_class": per_class, "root": root}
+    return [load_report(name, seed=int(s), **words) for s in sorted(pick(manifest(root), name, "model"), key=int)]
+
+
+# What is shown of a model: title, kind of error, attack ("" is any: standard errors are the same in all) and budget of 255.
+FIGURES = (("standard", "nat", "", 0), ("robust 8/255", "rob", "pgd20", 8), ("robust 16/255", "rob", "pgd20", 16),
+           ("AutoAttack 8/255", "rob", "autoattack", 8))
+TITLES = tuple(f"{title} {what}" for title, *_ in FIGURES for what in ("avg", "worst"))
+CAPTION = "Errors in percent on the test set, average and worst class"
+
+
+def figures(record: Mapping[str, Any], name: str) -> dict[str, float]:
+    """The errors in a record's reports, by title."""
+    rows = report_rows(record, name)
+    found: dict[str, float] = {}
+    for title, kind, attack, eps in FIGURES:
+        if mine := chosen(rows, attack, eps / 255):
+            errors = getattr(Report.from_json(mine), kind)
+            found |= {f"{title} avg": errors.mean, f"{title} worst": errors.worst, f"{title} images": images(mine)}
+    return found
+
+
+def list_models(root: Path | None = None) -> Table:
+    """One row a stored model: recipe, seed, data, method, errors on the test set, bytes of its weights and where they are."""
+    away = released(root)
+    rows = [
+        _row(name, int(seed), what, away, root)
+        for name, seeds in sorted(manifest(root).items())
+        for seed, what in sorted(seeds.items(), key=lambda kv: int(kv[0]))
+    ]
+    shown = [t for t in TITLES if not t.startswith("robust 16") and any(t in row for row in rows)]
+    columns: dict[str, Show] = dict.fromkeys(("recipe", "seed", "data", "method"), str)
+    columns |= {**dict.fromkeys(shown, percent), "bytes": "{:,}".format, "where": str}
+    return Table(rows, columns, f"{CAPTION}; robust: PGD-20{_fewer(rows)}.")
+
+
+def _fewer(rows: Iterable[Mapping[str, Any]]) -> str:
+    """A word about AutoAttack where it was not run on as many images as the rest."""
+    pairs = [(r.get(f"{FIGURES[-1][0]} images"), r.get(f"{FIGURES[0][0]} images")) for r in rows]
+    fewer = {few for few, all_of_them in pairs if few is not None and few != all_of_them}
+    return f"; AutoAttack on {' or '.join(f'{n:,}' for n in sorted(fewer))} images" if fewer else ""
+
+
+def _row(name: str, seed: int, what: Mapping[str, Any], away: Mapping[str, Any], root: Path | None) -> dict[str, Any]:
+    record, weights = short_record(what.get("record", {}), root), what.get("weights", {})
+    made = record.get("made_from")
+    recipe = made.get("recipe") if isinstance(made, dict) else None
+    recipe = recipe if isinstance(recipe, dict) else {}
+    method = recipe.get("method")
+    file, sha256 = weights.get("file"), weights.get("sha256")
+    size, where = _whereabouts(file, sha256, away, root or models_dir())
+    return {"recipe": name, "seed": seed, "data": recipe.get("dataset"), "method": method.get("name") if isinstance(method, dict) else None,
+            **figures(record, name), "file": file, "bytes": size, "where": where}
+
+
+def _whereabouts(file: Any, sha256: Any, away: Mapping[str, Any], root: Path) -> tuple[int, str]:
+    """How many bytes there are, and where."""
+    if file is None:
+        return 0, "report only"
+    if (path := inside(root, file)) is not None and os.path.isfile(path):
+        return path.stat().st_size, "bundled"
+    if isinstance(sha256, str) and fetch.place(sha256).is_file():
+        return fetch.place(sha256).stat().st_size, "cache"
+    row = away.get(str(sha256), {})
+    return 0, "to download" if {"url", "drive"} & row.keys() else "to make"
+
+
+def compare(names: Sequence[str], *, root: Path | None = None) -> Table:
+    """Recipes side by side, a figure a row: mean ± sample standard deviation over seeds, and how each differs from the first.
+
+    The difference is taken seed by seed (a seed gives both the same first weights and order of images) and has the 95 %
+    t-interval of its mean; seeds that only one of the two has do not count in it.
+    """
+    if isinstance(names, str) or len(names) < 2:
+        raise CourseError(f"compare was given {names!r}; give it a list of two names at least, such as those in list_models().")
+    stored = manifest(root)
+    found = {n: {s: figures(short_record(w.get("record", {}), root), n) for s, w in pick(stored, n, "model").items()} for n in names}
+    first, rows = names[0], []
+    for title in (t for t in TITLES if any(t in f for seeds in found.values() for f in seeds.values())):
+        row: dict[str, Any] = {"figure": title, **{n: _spread(f[title] for f in found[n].values() if title in f) for n in names}}
+        for n in names[1:]:
+            pairs = [(f, found[first].get(s, {})) for s, f in found[n].items()]
+            row[f"{n} - {first}"] = _spread(f[title] - g[title] for f, g in pairs if title in f and title in g)
+        rows.append(row)
+    columns: dict[str, Show] = {"figure": str, **dict.fromkeys(names, str)}
+    columns |= dict.fromkeys((f"{n} - {first}" for n in names[1:]), difference)
+    return Table(rows, columns, f"{CAPTION}: mean ± standard deviation over seeds; difference with its 95 % interval, paired by seed.")
+
+
+def _spread(values: Iterable[float]) -> Spread | None:
+    return Spread.of(found) if (found := list(values)) else None
+
+
+def difference(s: Spread) -> str:
+    """In points: mean [95 % interval]."""
+    return f"{100 * s.mean:+.2f}" + ("" if s.n == 1 else f" [{100 * s.low:+.2f}, {100 * s.high:+.2f}]")
 
 
 def publish(name: str, seed: int, model: nn.Module | None, record: Mapping[str, Any], root: Path | None = None) -> None:
@@ -165,45 +230,30 @@ def publish(name: str, seed: int, model: nn.Module | None, record: Mapping[str, 
     with locked(root):
         known = manifest(root) if (root / "manifest.json").exists() else {}
         known.setdefault(name, {})[str(seed)] = what
-        content = {"format": FORMAT, "models": {n: dict(sorted(s.items())) for n, s in sorted(known.items())}}
-        files["manifest"] = ("manifest.json", (json.dumps(content, indent=1) + "\n").encode())
-        write_together({root / file: raw for file, raw in files.values()})
+        write_together({root / file: raw for file, raw in [*files.values(), ("manifest.json", _manifest_bytes(known))]})
 
 
-def write_together(files: Mapping[Path, bytes]) -> None:
-    """Write each file beside its place, and only when all are safe rename them in order: a full disk changes nothing."""
-    parts: dict[Path, Path] = {}
-    path = Path()
-    try:
-        for path, raw in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as f:
-                parts[path] = Path(f.name)
-                f.write(raw)
-                f.flush()
-                os.fsync(f.fileno())
-            os.chmod(parts[path], 0o644)
-        for path, part in parts.items():
-            os.replace(part, path)
-    except OSError as e:
-        raise _cannot_write(path, e) from None
-    finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
+def _manifest_bytes(known: Mapping[str, Mapping[str, Any]]) -> bytes:
+    content = {"format": FORMAT, "models": {n: dict(sorted(s.items())) for n, s in sorted(known.items())}}
+    return (json.dumps(content, indent=1) + "\n").encode()
 
 
-def _cannot_write(path: Path, e: OSError) -> CourseError:
-    return CourseError(f"Cannot write {path} ({e.strerror or e}). Free some space or choose a folder you may write to.")
+def add_reports(name: str, seed: int, reports: Sequence[Report], weights: str, root: Path | None = None) -> None:
+    """Put further reports of the model with these weights (sha256) into its record, in place of those of the same attack,
+    budget and images. The weights' file is not touched; reports on the most images stand first."""
+    root = root or models_dir()
+    with locked(root):
+        known, what = manifest(root), entry(name, seed, root)
+        if what.get("weights", {}).get("sha256") != weights:
+            raise CourseError(f"{name}, seed {seed}, was stored anew while it was examined. Examine it again.")
+        record = load_record(name, seed=seed, root=root)
+        fresh = [json.loads(json.dumps(r.to_json())) for r in reports]
+        kept = [r for r in report_rows(record, name) if not any(_same_kind(r, f) for f in fresh)]
+        record["reports"] = sorted([*kept, *fresh], key=images, reverse=True)
+        raw, file = (json.dumps(record, indent=1) + "\n").encode(), what["record"]["file"]
+        known[name][str(seed)] = {**what, "record": {**what["record"], "sha256": hashlib.sha256(raw).hexdigest()}}
+        write_together({root / file: raw, root / "manifest.json": _manifest_bytes(known)})
 
 
-@contextlib.contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """One writer at a time for the manifest."""
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        f = (root / ".lock").open("w")
-    except OSError as e:
-        raise _cannot_write(root, e) from None
-    with f:
-        fcntl.flock(f, fcntl.LOCK_EX)
-        yield
+def _same_kind(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return a.get("attack") == b["attack"] and abs(a.get("eps", -1) - b["eps"]) < 1e-6 and a.get("counts") == b["counts"]

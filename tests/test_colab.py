@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from pathlib import Path
 
@@ -137,3 +138,25 @@ def test_nothing_is_told_when_all_is_well(monkeypatch: pytest.MonkeyPatch) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         colab.setup(drive=True).store("run").close()
+
+
+def test_what_a_training_takes_is_measured_and_guessed() -> None:
+    session = colab.setup()
+    line = session.how_long("exp1/pgd-at")
+    assert "\n" not in line and line.startswith("exp1/pgd-at: ")
+    assert re.search(r"\d+ (s|minutes) on one CPU core \(measured\), \d+ (s|minutes) on a GPU \(an estimate\)$", line)
+    assert session.how_long("exp1/natural", "exp1/pgd-at").splitlines()[1] == line
+    with pytest.raises(CourseError, match="Nobody has measured exp1/nothing"):
+        session.how_long("exp1/nothing")
+
+
+def test_full_is_refused_only_where_the_machine_is_too_weak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(colab, "_seconds", lambda name: (4 * 3600.0, 600.0))
+    machines = (("colab", "cpu"), ("local", "cpu"), ("kaggle", "cuda"))
+    on = {where: colab.Session(where, torch.device(device), Path("results")) for where, device in machines}
+    assert "4 hours" in on["colab"].how_long("a", full=True)  # it fits into a session
+    assert on["colab"].how_long("a", "b") and on["kaggle"].how_long("a", "b", full=True)
+    with pytest.raises(CourseError, match=r"FULL would take about 8 hours here, .* T4 GPU, .*Or leave FULL off"):
+        on["colab"].how_long("a", "b", full=True)
+    with pytest.raises(CourseError, match=r"no GPU\. Or leave FULL off"):
+        on["local"].how_long("a", "b", full=True)

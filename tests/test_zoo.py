@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import json
 import os
@@ -5,16 +6,18 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import safetensors.torch
 import torch
 from torch import nn
 
-from course_lib import zoo
+from course_lib import shelf
 from course_lib.errors import CourseError
+from course_lib.fairness import Spread
 from course_lib.models import build
-from course_lib.zoo import list_models, load_model, load_record, load_report, load_reports, manifest, publish, write_together
+from course_lib.zoo import compare, list_models, load_model, load_record, load_report, load_reports, manifest, publish, write_together
 from tests.helpers import THREE, report, same_weights
 
 NAME = "exp1/natural"
@@ -81,6 +84,111 @@ def test_list_models(root: Path) -> None:
     rows = list_models(root)
     assert [(r["recipe"], r["seed"]) for r in rows] == [(NAME, 0), (NAME, 1), (NAME, 10), ("exp9/grid", 0)]
     assert rows[0]["bytes"] == weights(root).stat().st_size > 200_000 and (rows[3]["file"], rows[3]["bytes"]) == (None, 0)
+
+
+def told(root: Path, seed: int = 0, name: str = NAME, **words: Any) -> None:
+    """A record as a training leaves it: with its recipe and a history."""
+    rows = [report(nat=(seed, 5, 3)).to_json(), report(rob=(8, 9, 9 + seed), attack="autoattack").to_json()]
+    made = {"model": "lenet5", "classes": list(THREE), "recipe": {"dataset": "tiny", "method": {"name": "pgd_at", "mix": 0.5}}}
+    content = {"recipe": name, "seed": seed, "made_from": made, "reports": rows, "history": [{"epoch": 1, "reports": []}], **words}
+    publish(name, seed, network(seed), content, root)
+
+
+def test_a_row_tells_data_method_and_errors(root: Path) -> None:
+    told(root)
+    rows = list_models(root)
+    first, second, grid = rows[0], rows[1], rows[3]
+    assert (first["data"], first["method"], first["where"], grid["where"]) == ("tiny", "pgd_at", "bundled", "report only")
+    assert first["standard avg"] == pytest.approx(8 / 40) and first["standard worst"] == 0.5
+    assert first["AutoAttack 8/255 avg"] == pytest.approx(26 / 40) and first["AutoAttack 8/255 worst"] == 0.9
+    assert second["robust 8/255 avg"] == pytest.approx(19 / 40) and "AutoAttack 8/255 avg" not in second and second["data"] is None
+    lines = str(rows).splitlines()
+    assert len(lines) == 6 and lines[0].split()[:6] == ["recipe", "seed", "data", "method", "standard", "avg"] and "65.00" in lines[1]
+    assert lines[1].split()[:5] == [NAME, "0", "tiny", "pgd_at", "20.00"] and "Errors in percent" in lines[5]
+
+
+def test_autoattack_on_fewer_images_is_said(root: Path) -> None:
+    told(root)
+    assert "images" not in str(list_models(root)).splitlines()[-1] and list_models(root)[0]["AutoAttack 8/255 images"] == 40
+    few = report(nat=(1, 1, 1), rob=(1, 1, 2), counts=(2, 2, 2), attack="autoattack").to_json()
+    told(root, 1, reports=[report().to_json(), few])
+    assert str(list_models(root)).endswith("PGD-20; AutoAttack on 6 images.")
+
+
+def test_a_list_without_autoattack_has_no_empty_columns(root: Path) -> None:
+    assert "AutoAttack" not in str(list_models(root)) and "standard avg" in str(list_models(root))
+
+
+def test_a_notebook_draws_the_list_as_a_table(root: Path) -> None:
+    told(root, name="a<b>&c")
+    page = list_models(root)._repr_html_()
+    tree = ElementTree.fromstring(page.replace("<br>", ""))
+    assert [len(r) for r in tree.findall(".//tr")] == [len(list_models(root).columns)] * 6
+    assert "a&lt;b&gt;&amp;c" in page and tree.find("caption") is not None
+    assert list_models(root).markdown().splitlines()[1].startswith("| --- | ---: | --- |")
+
+
+@pytest.mark.parametrize("how", ["history last", "history first", "reports last", "no history", "other spaces", "a history inside"])
+def test_a_row_is_right_wherever_the_history_stands(root: Path, how: str) -> None:
+    """Only the part before the history is parsed, where that is enough."""
+    told(root)
+    record = json.loads((root / NAME / "seed0.json").read_text())
+    if how == "history first":
+        record = {"history": record.pop("history"), **record}
+    elif how == "reports last":
+        record["reports"] = record.pop("reports")
+    elif how == "no history":
+        record.pop("history")
+    elif how == "a history inside":
+        record["made_from"] = {"history": [1], **record["made_from"]}
+    text = json.dumps(record, indent={"other spaces": 4, "a history inside": 0}.get(how, 1))
+    (root / NAME / "seed0.json").write_text(text)
+    rename_hash(root, "record")
+    assert list_models(root)[0]["standard avg"] == pytest.approx(8 / 40) and load_report(NAME, root=root).nat.wrong == (0, 5, 3)
+    assert load_record(NAME, root=root) == record and same_weights(load_model(NAME, root=root), network(0))
+
+
+def test_listing_does_not_parse_histories(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told(root, history=[{"epoch": n, "loss": 0.5} for n in range(20_000)])
+    sizes: list[int] = []
+    real = json.loads
+    monkeypatch.setattr("course_lib.zoo.json.loads", lambda raw: sizes.append(len(raw)) or real(raw))
+    list_models(root)
+    assert max(sizes) < 10_000 and sizes
+
+
+def test_a_damaged_record_is_named_in_the_list(root: Path) -> None:
+    change(root / NAME / "seed1.json", flipped(30))
+    with pytest.raises(CourseError, match="seed1.json is damaged"):
+        list_models(root)
+
+
+def test_compare(root: Path) -> None:
+    for seed, wrong in ((0, 3), (1, 4), (2, 8), (3, 9)):
+        told(root, seed, name="a/new", reports=[report(nat=(wrong, 5, 3)).to_json()])
+    told(root, 2, name=NAME, reports=[report(nat=(1, 5, 3)).to_json()])
+    rows = {r["figure"]: r for r in compare([NAME, "a/new"], root=root)}
+    assert list(rows) == [f"{t} {w}" for t in ("standard", "robust 8/255", "robust 16/255") for w in ("avg", "worst")]
+    row = rows["standard avg"]
+    base, new = [n / 40 for n in (8, 9, 9, 9)], [n / 40 for n in (11, 12, 16, 17)]
+    assert (row[NAME].mean, row[NAME].n, row["a/new"].mean, row["a/new"].n) == pytest.approx((sum(base) / 4, 4, sum(new) / 4, 4))
+    shared = Spread.of([3 / 40, 3 / 40, 7 / 40])  # seeds 0, 1 and 2: the others have no partner
+    assert dataclasses.astuple(row["a/new - " + NAME]) == pytest.approx(dataclasses.astuple(shared)) and shared.low < 0 < shared.high
+    assert rows["robust 16/255 avg"]["a/new"] is None and rows["robust 16/255 avg"]["a/new - " + NAME] is None
+    lines = str(compare([NAME, "a/new"], root=root)).splitlines()
+    assert "+10.83 [-3.51, +25.18]" in lines[1] and "paired by seed" in lines[-1]
+
+
+def test_compare_one_seed_has_no_interval(root: Path) -> None:
+    told(root, 0, name="a/new")
+    row = compare([NAME, "a/new"], root=root)[0]
+    assert row["a/new - " + NAME].n == 1 and " 0.00" not in str(row) and "[" not in str(compare([NAME, "a/new"], root=root))
+
+
+@pytest.mark.parametrize(("names", "say"), [(NAME, "list of two names"), ([NAME], "list of two names"), ([NAME, "x"], "Unknown model 'x'")])
+def test_compare_what_cannot_be(root: Path, names: Any, say: str) -> None:
+    with pytest.raises(CourseError, match=say):
+        compare(names, root=root)
 
 
 def test_the_folder_can_be_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +378,7 @@ def test_a_full_disk_leaves_all_or_nothing(root: Path, failing: int, first: bool
             raise OSError(28, "No space left on device")
         real(*args)
 
-    monkeypatch.setattr(zoo.os, call, full)
+    monkeypatch.setattr(shelf.os, call, full)
     with pytest.raises(CourseError, match="No space left on device"):
         publish(NAME, seed, network(7), record(3), root)
     monkeypatch.undo()
@@ -290,7 +398,7 @@ def test_an_interrupted_write_leaves_no_scrap(tmp_path: Path, monkeypatch: pytes
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(zoo.os, "fsync", interrupt)
+    monkeypatch.setattr(shelf.os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_together({tmp_path / "1.txt": b"one"})
     assert files(tmp_path) == {}

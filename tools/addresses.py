@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tools.common import TEMPLATES, address
+from tools.common import TEMPLATES, address, release
 
 BADGE = "[![{text}]({image})]({link})"
 WAITING = "*Badges for Colab, Kaggle and Binder stand here once the project has a public address.*"
@@ -26,7 +26,8 @@ def badges(page: str = "", base: str | None = None) -> str:
 
 
 def setup_code(base: str | None = None) -> str:
-    return (TEMPLATES / "setup_cell.py").read_text(encoding="utf-8").replace("@ADDRESS@", address() if base is None else base).strip()
+    text = (TEMPLATES / "setup_cell.py").read_text(encoding="utf-8")
+    return text.replace("@ADDRESS@", address() if base is None else base).replace("@RELEASE@", release()).strip()
 
 
 def chunks(text: str) -> list[str]:

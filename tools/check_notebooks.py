@@ -14,6 +14,7 @@ from nbformat import NotebookNode
 
 from tools.addresses import addressed
 from tools.common import ROOT, ToolError, sources
+from tools.notebooks import code_hash
 
 LARGEST = 1_000_000  # bytes: what a browser opens at once
 CHECKED = "NBVAL_CHECK_OUTPUT"
@@ -52,6 +53,12 @@ def unexecuted(notebook: NotebookNode) -> Iterator[str]:
         yield f"execution counts are {counts}, not 1 to {len(counts)} in order"
     if not any(cell.outputs for cell in code_of(notebook)):
         yield "no cell has a stored output"
+
+
+def stale(notebook: NotebookNode) -> Iterator[str]:
+    """The outputs are of the code that stands there."""
+    if notebook.metadata.get("course", {}).get("code") != code_hash(notebook):
+        yield "the outputs were made by other code than stands there: make notebooks"
 
 
 def bad_outputs(notebook: NotebookNode) -> Iterator[str]:
@@ -121,7 +128,7 @@ def set_up(notebook: NotebookNode, source: str, stem: str) -> Iterator[str]:
 
 
 def left_over(notebook: NotebookNode) -> Iterator[str]:
-    for name in set(notebook.metadata) - {"kernelspec", "language_info", "jupytext", "colab", "accelerator"}:
+    for name in set(notebook.metadata) - {"kernelspec", "language_info", "jupytext", "colab", "accelerator", "course"}:
         yield f"metadata.{name} is stored, which no reader needs"
     if notebook.metadata.get("language_info", {}).get("version"):
         yield "the version of one machine's Python is stored"
@@ -133,7 +140,7 @@ def left_over(notebook: NotebookNode) -> Iterator[str]:
 def faults(notebook: NotebookNode, source: str, stem: str) -> list[str]:
     """Everything that is wrong with a notebook, given its source and its name."""
     found = [*unpaired(notebook, source), *set_up(notebook, source, stem)]
-    for check in (unexecuted, bad_outputs, machine_paths, unchecked, unseen, disordered, left_over):
+    for check in (unexecuted, stale, bad_outputs, machine_paths, unchecked, unseen, disordered, left_over):
         found += check(notebook)
     return found
 

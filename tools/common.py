@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -18,10 +19,19 @@ class ToolError(Exception):
     """Something a command cannot go on from, said so that its reader knows what to do."""
 
 
+def project() -> dict[str, Any]:
+    """What pyproject.toml says of the project."""
+    return dict(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"])
+
+
 def address() -> str:
     """The project's public address: the one line in pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return str(project["urls"]["Repository"]).rstrip("/")
+    return str(project()["urls"]["Repository"]).rstrip("/")
+
+
+def release() -> str:
+    """The tag of the release that this is, or is on the way to."""
+    return f"v{project()['version']}"
 
 
 def sources(only: str = "", folder: Path = NOTEBOOKS) -> list[Path]:

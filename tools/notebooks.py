@@ -1,6 +1,6 @@
 """Make notebooks/*.ipynb from their .py sources: addresses written, executed, outputs stored, cell ids kept.
 
-    python -m tools.notebooks [beginning of a name]
+    python -m tools.notebooks [beginning of a name] [--addresses]
 """
 
 from __future__ import annotations
@@ -23,6 +23,13 @@ from tools.execute import executed
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 LANGUAGE = {"file_extension": ".py", "mimetype": "text/x-python", "name": "python", "pygments_lexer": "ipython3"}
 TRAVELS = ("colab", "accelerator")  # what a source's header may say about where it is opened
+WRITTEN = ("badges", "setup")  # cells whose text comes from the address, and whose outputs are not kept
+
+
+def code_hash(notebook: NotebookNode) -> str:
+    """Of all code that has outputs to show for itself: it tells whether outputs are of this code."""
+    code = [c.source for c in notebook.cells if c.cell_type == "code" and not set(WRITTEN) & set(c.metadata.get("tags", []))]
+    return hashlib.sha256("\0".join(code).encode()).hexdigest()[:16]
 
 
 def keep_ids(notebook: NotebookNode, before: NotebookNode | None) -> None:
@@ -46,7 +53,8 @@ def stored(run: NotebookNode, source: str, before: NotebookNode | None) -> Noteb
             cell.outputs = [] if "setup" in cell.metadata.get("tags", []) else done.outputs
             cell.execution_count = done.execution_count
     travels = {name: notebook.metadata[name] for name in TRAVELS if name in notebook.metadata}
-    notebook.metadata = nbformat.from_dict({**travels, "kernelspec": KERNEL, "language_info": LANGUAGE})
+    course = {"code": code_hash(notebook)}
+    notebook.metadata = nbformat.from_dict({**travels, "kernelspec": KERNEL, "language_info": LANGUAGE, "course": course})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     keep_ids(notebook, before)
     return notebook
@@ -66,11 +74,30 @@ def make(source: Path, label: str) -> None:
     print(f"{target.name}: {'executed in ' + str(run.seconds) + ' s' if run.fresh else 'unchanged since it was executed'}", flush=True)
 
 
+def readdress(source: Path) -> None:
+    """Write the badges and the setup cell afresh in both files; they have no outputs, so nothing is executed."""
+    target = source.with_suffix(".ipynb")
+    write(source, addressed(source.read_text(encoding="utf-8"), source.stem))
+    fresh = {tag: cell.source for cell in jupytext.read(source, fmt="py:percent").cells for tag in cell.metadata.get("tags", [])}
+    notebook = nbformat.read(target, as_version=4)
+    for cell in notebook.cells:
+        for tag in set(WRITTEN) & set(cell.metadata.get("tags", [])):
+            cell.source = fresh[tag]
+    write(target, nbformat.writes(notebook, indent=1).rstrip("\n") + "\n")
+    source.touch()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("only", nargs="?", default="", help="the beginning of a name, e.g. 01; all of them without it")
+    parser.add_argument("--addresses", action="store_true", help="only write the badges and setup cells, without executing anything")
+    args = parser.parse_args()
     failed = []
-    chosen = sources(parser.parse_args().only)
+    chosen = sources(args.only)
+    if args.addresses:
+        for source in chosen:
+            readdress(source)
+        return 0
     for n, source in enumerate(chosen, 1):
         try:
             make(source, f"[{n}/{len(chosen)}] {source.stem}")

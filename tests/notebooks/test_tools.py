@@ -11,7 +11,7 @@ import pytest
 
 from tools import build_course, execute, notebooks, pages
 from tools.addresses import addressed, badges, setup_code
-from tools.common import ROOT, ToolError, address, sources, write
+from tools.common import ROOT, ToolError, address, release, sources, write
 from tools.readme_results import replaced
 
 DEMO = (Path(__file__).parent / "demo.py").read_text(encoding="utf-8")
@@ -54,7 +54,8 @@ def test_the_stored_notebook_holds_outputs_and_nothing_of_the_machine(built: Pat
     assert [output.output_type for output in code[1].outputs] == ["display_data"], "the figure stays, the progress bar goes"
     assert code[2].outputs[0].text == "no network, no data folder: None\n"
     assert code[3].outputs[0].text == "0.33\n"
-    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert set(notebook.metadata) == {"kernelspec", "language_info", "course"}
+    assert notebook.metadata.course == {"code": notebooks.code_hash(notebook)}
     assert not any("execution" in cell.metadata for cell in notebook.cells)
 
 
@@ -131,7 +132,7 @@ def test_ids_are_kept_and_new_ones_do_not_depend_on_the_machine() -> None:
 def test_badges_and_setup_come_from_the_address() -> None:
     text = addressed(DEMO, "01_unfairness", GITHUB)
     assert "https://colab.research.google.com/github/someone/some-course/blob/main/notebooks/01_unfairness.ipynb" in text
-    assert f'ADDRESS = "{GITHUB}"' in text
+    assert f'ADDRESS, RELEASE = "{GITHUB}", "{release()}"' in text
     assert addressed(text, "01_unfairness", GITHUB) == text
     assert addressed(text, "01_unfairness", "https://example.org/x") == addressed(DEMO, "01_unfairness", "https://example.org/x")
     assert "colab" not in badges("x.ipynb", "https://example.org/x").lower().replace("for colab", "")
@@ -172,3 +173,24 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_no_notebooks_is_an_error_that_says_what_is_expected(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="NN_topic"):
         sources(folder=tmp_path)
+
+
+def test_an_address_is_written_without_executing_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = tmp_path / "00_demo.py", tmp_path / "00_demo.ipynb"
+    source.write_text(addressed(DEMO, "00_demo"))
+    run = notebooks.jupytext.reads(source.read_text(), fmt="py:percent")
+    run.cells[-1].outputs = [nbformat.v4.new_output("stream", name="stdout", text="0.33\n")]
+    before = notebooks.stored(run, source.read_text(), None)
+    nbformat.write(before, target)
+    monkeypatch.setattr("tools.addresses.address", lambda: GITHUB)
+    notebooks.readdress(source)
+    after = nbformat.read(target, as_version=4)
+    changed = [cell.metadata.tags for cell, old in zip(after.cells, before.cells, strict=True) if cell != old]
+    assert changed == [["badges"], ["setup"]] and GITHUB in source.read_text()
+    assert after.cells[-1].outputs == run.cells[-1].outputs
+    assert after.metadata.course == before.metadata.course, "the outputs are still of this code"
+    assert jupytext_cells(source) == [cell.source for cell in after.cells]
+
+
+def jupytext_cells(source: Path) -> list[str]:
+    return [cell.source for cell in notebooks.jupytext.read(source, fmt="py:percent").cells]

@@ -1,0 +1,80 @@
+"""How long the explorer takes: python -m benchmarks.explorer
+
+The slider is moved by the keyboard in a real browser (Voilà), from the key to the new picture, median of 20; what is measured beside
+it: from opening the page to the first figure, and what the zoo takes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+from tests.browser.servers import browser, opened, server
+
+VIEWS = ("Errors by class", "All budgets", "Confusion matrix", "Images of a cell")
+CODE = "from course_lib.widgets import explore\nexplore()"
+MOVED = """(old) => new Promise(done => { const look = () => {
+    const i = document.querySelector('img.explorer-figure');
+    i && i.src !== old && i.complete ? requestAnimationFrame(() => done(performance.now())) : setTimeout(look, 2) }; look() })"""
+
+
+def moves(page: Page, n: int = 20) -> list[float]:
+    """Milliseconds from a key on the slider to the new picture, painted."""
+    handle, took = page.locator(".noUi-handle, .ui-slider-handle"), []
+    handle.focus()
+    for k in range(n):
+        before = page.locator("img.explorer-figure").get_attribute("src")
+        began = page.evaluate("performance.now()")
+        handle.press("ArrowRight" if k % 20 < 10 else "ArrowLeft")
+        took.append(page.evaluate(MOVED, before) - began)
+        page.wait_for_timeout(150)
+    return took
+
+
+def in_browser() -> dict[str, float]:
+    found = {}
+    with browser() as b, tempfile.TemporaryDirectory() as folder, server("voila", Path(folder), CODE) as address:
+        began = time.perf_counter()
+        page = opened(b, "voila", address)
+        found["page opened to first figure (kernel start and imports included)"] = 1000 * (time.perf_counter() - began)
+        for view in VIEWS:
+            page.get_by_role("button", name=view, exact=True).click()
+            page.wait_for_timeout(1500)
+            found[f"slider to new picture: {view}"] = statistics.median(moves(page))
+    return found
+
+
+def of(call: Callable[[], object], n: int = 20) -> float:
+    took = []
+    for _ in range(n):
+        began = time.perf_counter()
+        call()
+        took.append(time.perf_counter() - began)
+    return 1000 * statistics.median(took)
+
+
+def in_python() -> dict[str, float]:
+    from course_lib import list_models, load_model
+
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import course_lib.widgets"], check=True)
+    started = 1000 * (time.perf_counter() - began)
+    return {"load_model of a LeNet-5": of(lambda: load_model("exp1/natural")), "list_models()": of(list_models),
+            "a new Python that imports the explorer": started}
+
+
+def main() -> None:
+    print("| what | ms (sliders and zoo: median of 20) |\n|---|---:|")
+    for what, took in {**in_browser(), **in_python()}.items():
+        print(f"| {what} | {took:.0f} |")
+
+
+if __name__ == "__main__":
+    main()

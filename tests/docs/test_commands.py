@@ -1,0 +1,163 @@
+"""Every command that README, CONTRIBUTING and docs/ tell a reader to run is run here, in an empty folder, shortened where it is long.
+
+COMMANDS says for each how: a new command in a text without an entry here fails, and so does an entry that no text has any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from course_lib.__main__ import main
+from tools.colab_twin import repository
+from tools.common import ROOT, address
+
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+STARTS = ("make", "python", ".venv/bin/python", "git", "pip", "cd", ".ci/run", "pre-commit")
+
+
+def commands() -> dict[str, str]:
+    """Command -> the text that has it: lines of ```bash blocks, and `words like these` that begin as a command does."""
+    found = {}
+    for path in TEXTS:
+        text = re.sub(r"```diff\n.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
+        blocks = re.findall(r"(?m)^ *```(?:bash|sh)\n(.*?)^ *```", text, re.S)
+        prose = re.sub(r"(?m)^ *```.*?^ *```", "", text, flags=re.S)
+        lines = [line.strip() for block in blocks for line in block.splitlines()]
+        spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+        found.update({line: path.name for line in lines if line and not line.startswith("#")})
+        found.update({span: path.name for span in spans if (span.split()[0] in STARTS and " " in span) or span in {".ci/run"}})
+    return found
+
+
+def cli(line: str) -> None:
+    """python -m course_lib ..., in this process."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        assert main(shlex.split(line)[3:]) == 0
+    assert out.getvalue().strip()
+
+
+def shell(line: str, folder: Path) -> str:
+    done = subprocess.run(line, shell=True, cwd=folder, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, f"{line}\n{done.stdout[-1500:]}{done.stderr[-1500:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("empty")
+
+
+@pytest.fixture(scope="module")
+def clone(empty: Path) -> Path:
+    """What the first two lines of the README make, but with one small notebook as the course, and with this .venv."""
+    lines = [line for line in commands() if line.startswith(("git clone", "cd "))]
+    shell(lines[0].replace(address(), repository(empty)), empty)
+    folder = empty / "course"
+    assert lines == [f"git clone {address()}", f"cd {address().rsplit('/', 1)[-1]}"]
+    for path in (folder / "notebooks").iterdir():
+        path.unlink()
+    shutil.copy(ROOT / "tests" / "notebooks" / "demo.py", folder / "notebooks" / "00_demo.py")
+    (folder / ".venv").mkdir()
+    for part in (path for path in Path(sys.prefix).iterdir() if path.name != ".ready"):
+        (folder / ".venv" / part.name).symlink_to(part)
+    (folder / ".venv" / ".ready").touch()  # newer than what says what to install: make must not install into a .venv that is borrowed
+    assert "pip" not in shell("make -n run", folder)
+    return folder
+
+
+def target(line: str, folder: Path) -> None:
+    """Only whether make knows it: another test runs what it calls, or it takes long."""
+    assert "No rule" not in shell(line.replace("make", "make -n", 1), folder)
+
+
+def as_is(line: str, folder: Path) -> None:
+    shell(line, folder)
+
+
+def instead(other: str) -> Callable[[str, Path], None]:
+    return lambda line, folder: as_is(other, folder)
+
+
+def shortened(cuts: str) -> Callable[[str, Path], None]:
+    return lambda line, folder: cli(f"{line} {cuts}")
+
+
+def elsewhere(line: str, folder: Path) -> None:
+    """Another file runs it: the worked example and the clone above."""
+
+
+COMMANDS: dict[str, Callable[[str, Path], None]] = {
+    f"git clone {address()}": elsewhere,
+    f"cd {address().rsplit('/', 1)[-1]}": elsewhere,
+    'make test ARGS="tests -k smooth_at"': elsewhere,
+    "python -m course_lib train mine/smooth-at --seed 0 --limit 2000 --epochs 2": elsewhere,
+    "make run": as_is,
+    "make test": instead("make test ARGS=--version WORKERS=0"),
+    "make help": as_is,
+    "make lab": instead("make lab ARGS=--version"),
+    "make notebooks": as_is,
+    "make notebooks ONLY=01": target,
+    "make student": target,
+    "make lint": target,
+    "make readme": target,
+    "make bench": target,
+    "make bench ARGS=--readme": target,
+    "make faults": target,
+    "make sanitize": target,
+    "make wheel": target,
+    "make colab-twin": target,
+    ".ci/run": instead("bash -n .ci/run"),
+    "pre-commit install": instead("python3 -c 'import sys' && test -f .pre-commit-config.yaml"),
+    "python -m tools.notebooks --addresses": elsewhere,
+    ".venv/bin/python -m tools.notebooks --addresses": as_is,
+    ".venv/bin/python -m tools.check_notebooks": as_is,
+    ".venv/bin/python -m tools.pin > constraints.txt.new && mv constraints.txt.new constraints.txt": as_is,
+    "python -m course_lib list": shortened(""),
+    "python -m course_lib train exp1/pgd-at --seed 0": shortened("--limit 200 --epochs 1"),
+    "python -m course_lib evaluate exp1/pgd-at --seed 0 --per-class 100": shortened("--per-class 2"),
+    "python -m course_lib results --json": shortened(""),
+}
+
+
+def test_every_command_of_the_texts_is_known_here_and_the_other_way_round() -> None:
+    found = commands()
+    assert {line: text for line, text in found.items() if line not in COMMANDS} == {}
+    assert [line for line in COMMANDS if line not in found] == []
+
+
+SLOW_FIRST = sorted(COMMANDS, key=lambda line: line != "make notebooks")  # what it executes, `make run` and the checks use
+
+
+@pytest.mark.parametrize("line", SLOW_FIRST)
+def test_run(line: str, clone: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # commands without make work in any folder
+    for name in [name for name in os.environ if name.startswith(("PYTEST_", "MAKE"))]:
+        monkeypatch.delenv(name)
+    COMMANDS[line](line, clone)
+
+
+def test_make_run_and_make_notebooks_left_what_they_promise(clone: Path) -> None:
+    assert "00_demo.html" in (clone / "build" / "course" / "index.html").read_text()
+    assert (clone / "notebooks" / "00_demo.ipynb").is_file()
+
+
+def test_the_readmes_python_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"(?m)^ *```python\n(.*?)^ *```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    assert len(blocks) == 1
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
+        exec(re.sub(r"(?m)^  ", "", blocks[0]).replace("per_class(100)", "per_class(5)"), {})
+    assert out.getvalue().startswith("[")

@@ -1,0 +1,221 @@
+"""Generated manifests, releases, records and weights: the zoo refuses with a CourseError, or is right; it writes in the cache only."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from course_lib import doctor
+from course_lib.errors import CourseError
+from course_lib.fairness import Report
+from course_lib.models import build
+from course_lib.zoo import compare, list_models, load_model, load_record, load_report, publish
+from tests.faults.shims import MEMORY, share
+from tests.helpers import THREE, report
+
+NAME, OTHER = "a/b", "a/c"
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+NASTY: list[Any] = [
+    "../outside/secret", "../../../../../../etc/passwd", "/etc/passwd", "a\0b", "\ud800", "x" * 5000, "..", ".", "", "manifest.json", "a",
+    "a/b/../../../outside/secret", "http://127.0.0.1:9/x", "https://[", "file:///etc/passwd", "127.0.0.1", "0" * 64, "lenet5", "resnet18",
+    10**400, -1, 0, 1e308, float("nan"), float("inf"), True, None, [], {}, [[]], {"file": []}, {"sha256": {}}, {"0": {}}, {"9" * 5000: {}},
+    {"\u0664": {}}, {"-1": {}}, ["cat"] * 2000, [0.5, 0.5], [1, 2, 3], [10**400] * 3,
+]  # fmt: skip
+BENDS = st.one_of(st.sampled_from(NASTY), JSON)
+CALLS: list[Callable[[Path], Any]] = [
+    lambda root: list_models(root),
+    lambda root: str(list_models(root)) + list_models(root)._repr_html_(),
+    lambda root: load_record(NAME, root=root),
+    lambda root: load_report(NAME, root=root),
+    lambda root: str(compare([NAME, OTHER], root=root)),
+    lambda root: list(doctor.models()),
+]
+
+
+def examples(full: int) -> settings:
+    return settings(max_examples=share(full), suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def places(tree: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to everything inside."""
+    yield here
+    for key in tree if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ():
+        yield from places(tree[key], (*here, key))
+
+
+@st.composite
+def bent(draw: st.DrawFn, tree: Any) -> Any:
+    """A tree in which one to three places hold something else, are gone or have another key."""
+    tree = copy.deepcopy(tree)
+    for _ in range(draw(st.integers(1, 3))):
+        way = draw(st.sampled_from(sorted(places(tree), key=repr)))
+        if not way:
+            continue
+        parent = tree
+        for key in way[:-1]:
+            parent = parent[key]
+        how = draw(st.sampled_from(["replace", "replace", "replace", "remove", "rename"]))
+        old = parent[way[-1]]
+        if how != "replace":
+            del parent[way[-1]]
+        if how == "replace":
+            parent[way[-1]] = copy.deepcopy(draw(BENDS))  # what is bent next must not be the list above
+        elif how == "rename" and isinstance(parent, dict):
+            parent[draw(st.text(max_size=5) | st.sampled_from(["0", "00", "1", "format", "eps", "../x"]))] = old
+    return tree
+
+
+def record(seed: int = 0) -> dict[str, Any]:
+    made = {"model": "lenet5", "classes": list(THREE), "recipe": {"dataset": "tiny", "method": {"name": "natural"}}}
+    return {"recipe": NAME, "seed": seed, "made_from": made, "reports": [report().to_json(), report(eps=16 / 255).to_json()], "history": []}
+
+
+class Place:
+    """A folder of models that is put right again, with a cache beside it and a file outside that nobody may touch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.root = folder, folder / "models"
+        (folder / "outside").mkdir()
+        (folder / "outside" / "secret").write_text("secret")
+        publish(NAME, 0, build("lenet5", classes=3), record(), self.root)
+        publish(OTHER, 0, build("lenet5", classes=3), record(), self.root)
+        self.manifest = json.loads((self.root / "manifest.json").read_text())
+        self.weights = (self.root / NAME / "seed0.safetensors").read_bytes()
+        self.release = {"format": 1, "files": {hashlib.sha256(self.weights).hexdigest(): {
+            "size": len(self.weights), "url": "http://127.0.0.1:9/x", "hosts": ["127.0.0.1"]}}}
+        self.good = {p: p.read_bytes() for p in self.root.rglob("*") if p.is_file()}
+
+    def restore(self) -> None:
+        for path in self.root.rglob("*"):
+            if path.is_file() and path not in self.good:
+                path.unlink()
+        for path, raw in self.good.items():
+            if not path.exists() or path.read_bytes() != raw:
+                path.write_bytes(raw)
+
+    def put(self, kind: str, raw: bytes) -> None:
+        """A file of other content whose hash the manifest has."""
+        content = copy.deepcopy(self.manifest)
+        what = content["models"][NAME]["0"][kind]
+        what["sha256"] = hashlib.sha256(raw).hexdigest()
+        (self.root / what["file"]).write_bytes(raw)
+        (self.root / "manifest.json").write_text(json.dumps(content))
+
+    def files(self) -> dict[str, tuple[int, int]]:
+        found = {p: p.stat() for p in self.folder.rglob("*") if p.is_file() and "cache" not in p.relative_to(self.folder).parts}
+        return {str(p): (s.st_mtime_ns, s.st_size) for p, s in found.items()}
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COURSE_CACHE", folder + "/cache")
+        patch.setenv("COURSE_MODELS", folder + "/models")
+        yield Place(Path(folder))
+
+
+def good(model: torch.nn.Module) -> bool:
+    return all(torch.isfinite(p).all() for p in model.parameters()) and model(torch.zeros(1, 1, 32, 32)).shape[0] == 1
+
+
+def refused(place: Place) -> int:
+    """How many of the calls refuse it. What is not refused is right, and nothing is written."""
+    before, count = place.files(), 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for call in CALLS:
+            try:
+                call(place.root)
+            except CourseError as e:
+                assert len(str(e)) > 20
+                count += 1
+        try:
+            assert good(load_model(NAME, root=place.root))
+        except CourseError:
+            count += 1
+    assert place.files() == before
+    return count
+
+
+def spoilt(draw: st.DataObject, tree: Any) -> bytes:
+    """Bent, or no JSON of ours at all."""
+    ours, any_json = (kind.map(json.dumps).map(str.encode) for kind in (bent(tree), JSON))
+    return draw.draw(st.one_of(ours, ours, any_json, st.binary(max_size=100), st.integers(2, 5).map(lambda n: b'{"models":' * 10**n)))
+
+
+@examples(300)
+@given(st.data())
+def test_generated_manifests(place: Place, data: st.DataObject) -> None:
+    place.restore()
+    (place.root / "manifest.json").write_bytes(spoilt(data, place.manifest))
+    refused(place)
+
+
+@examples(200)
+@given(st.data())
+def test_generated_releases(place: Place, data: st.DataObject) -> None:
+    """The weights are not bundled: whatever the release says of them, they cannot be had."""
+    place.restore()
+    (place.root / NAME / "seed0.safetensors").unlink()
+    (place.root / "release.json").write_bytes(spoilt(data, place.release))
+    assert refused(place)
+
+
+@examples(250)
+@given(st.data())
+def test_generated_records(place: Place, data: st.DataObject) -> None:
+    place.restore()
+    place.put("record", spoilt(data, record()))
+    refused(place)
+
+
+@examples(250)
+@given(st.data())
+def test_generated_weights(place: Place, data: st.DataObject) -> None:
+    """Bytes changed, cut, put in or taken out, in the header above all."""
+    place.restore()
+    raw = bytearray(place.weights)
+    header = 8 + int.from_bytes(raw[:8], "little")
+    where = st.integers(0, header - 1) | st.integers(0, len(raw) - 1)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at, new = min(data.draw(where), len(raw)), data.draw(st.binary(max_size=8))
+        raw[at : at + data.draw(st.sampled_from([len(new), 0, 8]))] = new
+    place.put("weights", bytes(raw[: data.draw(st.sampled_from([len(raw), len(raw), header, 8, 3, 0]))]))
+    refused(place)
+
+
+@examples(100)
+@given(st.data())
+def test_generated_tensors(place: Place, data: st.DataObject) -> None:
+    """A good file of other tensors."""
+    place.restore()
+    tensors = dict(build("lenet5", classes=3).state_dict())
+    name = data.draw(st.sampled_from([*tensors, "../../x", "conv1", ""]))
+    kind = data.draw(st.sampled_from([torch.float32, torch.float64, torch.float16, torch.int64, torch.bool, torch.float8_e4m3fn]))
+    shape = data.draw(st.lists(st.integers(0, 6), max_size=4))
+    tensors[name] = data.draw(st.sampled_from([torch.zeros, torch.ones]))(shape).to(kind)
+    place.put("weights", safetensors.torch.save(tensors))
+    with pytest.raises(CourseError, match="do not fit"):
+        load_model(NAME, root=place.root)
+
+
+def test_what_is_not_spoilt_is_not_refused(place: Place) -> None:
+    """The calls themselves can succeed."""
+    place.restore()
+    assert refused(place) == 0 and load_report(NAME, root=place.root) == Report.from_json(record()["reports"][0])

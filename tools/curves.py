@@ -1,0 +1,66 @@
+"""Compute the explorer's curves that are missing or of other weights: python -m tools.curves [beginning of a recipe] [--seeds all]
+
+PGD-20 at 0, 2, 4 ... 32 of 255 on the whole embedded test set, for seed 0 of every stored recipe with weights: about 20 CPU-seconds
+each. Interrupt it as often as you like: each model is stored when it is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+from tqdm import tqdm
+
+from course_lib.allocator import keep_memory
+from course_lib.curves import BUDGETS, current, measure, publish_curve
+from course_lib.data import Split
+from course_lib.errors import CourseError
+from course_lib.gallery import images_of
+from course_lib.zoo import load_model, load_record, manifest
+
+
+def wanted(prefix: str, every_seed: bool) -> Iterator[tuple[str, int, Split]]:
+    """The models to do, each with its test images."""
+    for name, seeds in manifest().items():
+        for seed in sorted(map(int, seeds)):
+            if not name.startswith(prefix) or "@" in name or "weights" not in seeds[str(seed)] or (seed and not every_seed):
+                continue
+            try:
+                split = images_of(load_record(name, seed=seed).get("made_from", {}).get("classes", ()))
+            except CourseError as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                continue
+            if current(name, seed, split.digest()) is None:
+                yield name, seed, split
+
+
+def moves(bar: tqdm) -> Callable[[int, int], None]:
+    def to(done: int, total: int) -> None:
+        bar.update(done - bar.n)
+
+    return to
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("prefix", nargs="?", default="", help="the beginning of a recipe's name, e.g. exp2; all of them without it")
+    parser.add_argument("--seeds", choices=("first", "all"), default="first")
+    words = parser.parse_args()
+    keep_memory()
+    torch.set_num_threads(1)  # the figures of a stored report, to the last image
+    todo = list(wanted(words.prefix, words.seeds == "all"))
+    for n, (name, seed, split) in enumerate(todo, 1):
+        with tqdm(total=len(BUDGETS) * len(split), desc=f"[{n}/{len(todo)}] {name} seed {seed}", unit="image") as bar:
+            curve = measure(load_model(name, seed=seed), split, tick=moves(bar))
+        publish_curve(name, seed, curve, split)
+    print(f"{len(todo)} curves made; all others are as they should be.")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except CourseError as error:
+        sys.exit(str(error))

@@ -1,0 +1,177 @@
+"""Write serialized_models/README.md, a card for each stored recipe, from the manifest and its records: python -m tools.model_cards"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from course_lib.errors import CourseError
+from course_lib.fairness import Spread
+from course_lib.shelf import manifest, models_dir, released
+from course_lib.tables import markdown as drawn
+from course_lib.tables import percent
+from course_lib.zoo import TITLES, figures, short_record
+from tools.common import write
+
+Records = dict[str, dict[int, dict[str, Any]]]  # recipe -> seed -> record without its history
+
+INTRODUCTION = """# The stored models
+
+Made by `make cards` from [manifest.json](manifest.json) and the records it names; do not edit. `manifest.json` gives the sha256 of every
+file, and nothing is loaded whose bytes do not have it. A record (`seedN.json`) holds the recipe, the versions and the processor it was
+made with, the history of the training and every report, class by class.
+
+```python
+from course_lib import list_models, load_model, load_report, compare
+list_models()  # everything, as a table
+load_model("{first}", seed=0)  # verified, ready to use
+```
+
+Figures are errors in percent on the test set: the average over the images and the worst class. Robust means right on the clean image
+and under attack. An interval is the 95 % t-interval of the mean over seeds; with one seed there is none."""
+
+LICENCE = """## Licence
+
+Weights and records are under the project's MIT licence ([LICENSE](../LICENSE)). The data they were trained on keep the licences of their
+makers, which stand in [course_lib/embedded](../course_lib/embedded)."""
+
+
+def collected(root: Path | None = None) -> Records:
+    return {
+        name: {int(s): short_record(what.get("record", {}), root) for s, what in sorted(seeds.items(), key=lambda kv: int(kv[0]))}
+        for name, seeds in sorted(manifest(root).items())
+    }
+
+
+def cards(root: Path | None = None) -> str:
+    """The whole page."""
+    records, stored = collected(root), manifest(root)
+    whole = {n: r for n, r in records.items() if any("weights" in what for what in stored[n].values())}
+    small = {n: r for n, r in records.items() if n not in whole}
+    parts = [INTRODUCTION.replace("{first}", next(iter(whole), "exp1/natural")), *(card(n, r, stored[n], root) for n, r in whole.items())]
+    return "\n\n".join([*parts, *([reports_only(small)] if small else []), LICENCE]) + "\n"
+
+
+def card(name: str, records: Mapping[int, dict[str, Any]], files: Mapping[str, Any], root: Path | None = None) -> str:
+    """One recipe: what it is, how to make it again, what it was trained on, its reports, its limits."""
+    recipe = made(records).get("recipe", {})
+    return "\n\n".join([
+        f"## {name}", str(recipe.get("about", "")) + ".", f"Make it again: `{command(name, recipe)}`{kept(files, root)}",
+        terms(records), reports(name, records), limits(records),
+    ])
+
+
+def made(records: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    return dict(next(iter(records.values())).get("made_from", {}))
+
+
+def command(name: str, recipe: Mapping[str, Any]) -> str:
+    """The one command; a recipe that starts from another model has that made first."""
+    names = " ".join(filter(None, (recipe.get("start"), name)))
+    return f'make models WHICH="{names}"' if recipe.get("start") else f"make models WHICH={names}"
+
+
+def kept(files: Mapping[str, Any], root: Path | None) -> str:
+    """Which seeds' weights are not bundled."""
+    away = released(root)
+    gone = [s for s, what in sorted(files.items(), key=lambda kv: int(kv[0])) if what.get("weights", {}).get("sha256") in away]
+    return f" (not bundled: seed {', '.join(gone)})." if gone else "."
+
+
+def terms(records: Mapping[int, dict[str, Any]]) -> str:
+    """What was trained, with what, on what; where the seeds differ all are named."""
+    facts = made(records)
+    recipe = facts.get("recipe", {})
+    optim, method = recipe.get("optim", {}), recipe.get("method", {})
+    drops = [f"{factor * optim['lr']:.2g} from epoch {epoch + 1}" for epoch, factor in optim.get("drops", [])]
+    rate = ", ".join([f"rate {optim.get('lr'):g}", *drops])
+    lines = [
+        f"- {facts.get('model')}, {len(facts.get('classes', []))} classes of {recipe.get('dataset')}, "
+        f"{facts.get('training_examples'):,} training images, {facts.get('epochs')} epochs"
+        + (f", from {recipe['start']} of the same seed" if recipe.get("start") else ""),
+        f"- {optim.get('name')}, {rate}; batches of {optim.get('batch')}",
+        f"- method `{method.get('name')}`: {told({k: v for k, v in method.items() if k != 'name'}) or 'nothing to choose'}",
+        f"- made with {' or '.join(sorted({environment(r) for r in records.values()}))}",
+    ]
+    return "\n".join(lines)
+
+
+def environment(record: Mapping[str, Any]) -> str:
+    versions = record.get("made_from", {}).get("versions", {})
+    kernel = "PyTorch" if versions.get("kernel", "PyTorch") == "PyTorch" else "the C++ kernel"
+    return f"torch {versions.get('torch')}, {versions.get('threads')} thread(s), {versions.get('cpu')}, {kernel}"
+
+
+def told(what: Any) -> str:
+    """A method's settings; a budget or a step as so many 255ths."""
+    if isinstance(what, dict):
+        return ", ".join(f"{k} {of_255(v)}" if k in ("eps", "step_size") else f"{k} {told(v)}" for k, v in what.items())
+    if isinstance(what, list):
+        return "(" + ", ".join(map(told, what)) + ")"
+    return f"{what:g}" if isinstance(what, float) else str(what)
+
+
+def of_255(value: float) -> str:
+    return f"{255 * value:.3g}/255"
+
+
+def reports(name: str, records: Mapping[int, dict[str, Any]]) -> str:
+    """Mean, standard deviation and interval over seeds of every figure."""
+    found = {seed: figures(r, name) for seed, r in records.items()}
+    lines = [["error", "mean", "standard deviation", "95 % interval", "seeds", "images"]]
+    for title in TITLES:
+        if values := {s: f[title] for s, f in found.items() if title in f}:
+            spread = Spread.of(values.values())
+            wide = ["", ""] if spread.n == 1 else [percent(spread.sd), f"{percent(spread.low)} to {percent(spread.high)}"]
+            many = sorted({int(found[s][f"{title.rpartition(' ')[0]} images"]) for s in values})
+            lines.append([title, percent(spread.mean), *wide, ranges(list(values)), " or ".join(f"{n:,}" for n in many)])
+    return drawn(lines, [True, False, False, False, True, False]) if len(lines) > 1 else "It was measured on validation data only."
+
+
+def ranges(seeds: list[int]) -> str:
+    """0, 1, 2, 3 as 0 to 3."""
+    return f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)) else ", ".join(map(str, seeds))
+
+
+def limits(records: Mapping[int, dict[str, Any]]) -> str:
+    """What the figures do not say."""
+    attacks = {str(row.get("attack")) for r in records.values() for row in r.get("reports", [])}
+    weak = "" if any(a.startswith("autoattack") for a in attacks) else " A stronger attack (AutoAttack) finds more errors and was not run."
+    few = f" {len(records)} seed(s) say little about others." if len(records) < 3 else ""
+    by = ", ".join(sorted(attacks)) or "nothing"
+    return f"Limits: a small network for teaching, not for use; attacked within l-infinity balls by {by}.{weak}{few}"
+
+
+def reports_only(records: Records) -> str:
+    """Grids and trials: what they found on validation data, under the attack they were trained for."""
+    lines = [["recipe", "what it is", "seeds", "standard avg", "standard worst", "robust avg", "robust worst"]]
+    for name, seeds in records.items():
+        found = [r["validation"] for r in seeds.values() if isinstance(r.get("validation"), dict)]
+        cells = [str(Spread.of(value(row[kind], row["counts"]) for row in found)) for kind in ("nat", "rob") for value in (average, worst)]
+        lines.append([name, str(made(seeds).get("recipe", {}).get("about", "")), ranges(list(seeds)), *(cells if found else [""] * 4)])
+    text = ("Of these there are records only, no weights: `make models WHICH=<recipe>` makes one again (its hot start first, where it has\n"
+            "one). Errors on validation data, robust ones under the attack named in the record, mean ± standard deviation over seeds.")
+    return f"## Grids and trials\n\n{text}\n\n" + drawn(lines, [True, True, True, False, False, False, False])
+
+
+def average(errors: list[float], counts: list[int]) -> float:
+    return sum(e * n for e, n in zip(errors, counts, strict=True)) / sum(counts)
+
+
+def worst(errors: list[float], counts: list[int]) -> float:
+    return max(errors)
+
+
+def main() -> None:
+    path = models_dir() / "README.md"
+    write(path, cards())
+    print(f"{path} has {len(manifest())} recipes")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except CourseError as error:
+        sys.exit(str(error))

@@ -1,0 +1,176 @@
+"""Evaluate the bundled models anew and compare with their stored reports: python -m tools.verify_models [exp1/pgd-at ...]
+
+A standard error may differ by the rounding of two borderline images of a class, a robust one by 0.3 points: on another
+processor, or without the C++ kernel, the last digits of an attack differ. AutoAttack is not run again.
+
+`--retrain` trains one shortened recipe on one thread instead, which must give the stored weights to the bit where
+versions, processor and kernel are those it was stored with, and elsewhere errors within the stored ones' intervals.
+`--retrain --store` stores it anew, which is due when the training itself has changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from tqdm.auto import tqdm
+
+from course_lib.allocator import keep_memory
+from course_lib.attacks import ATTACKS
+from course_lib.data import Split, load
+from course_lib.errors import CourseError, pick
+from course_lib.evaluation import evaluate
+from course_lib.fairness import Errors, Report, wilson
+from course_lib.recipes import run, stored_name
+from course_lib.shelf import entry, inside, manifest, models_dir
+from course_lib.zoo import load_model, load_record, publish, report_rows, short_record
+
+ROUNDING, POINTS = 2, 0.003  # images of a class; share of errors
+SMALL: dict[str, Any] = {"limit": 3000, "epochs": 2}
+RECIPE, SEED = "exp1/pgd-at", 0
+
+Task = tuple[str, int, dict[str, Any], str]  # recipe, seed, stored report, data set
+
+
+def tasks(patterns: Iterable[str] = (), root: Path | None = None) -> list[Task]:
+    """Every stored report of a bundled model that can be made again."""
+    root, wanted, found = root or models_dir(), tuple(patterns), []
+    for name, seeds in manifest(root).items():
+        for seed, what in seeds.items():
+            path = inside(root, what.get("weights", {}).get("file"))
+            if path is None or not os.path.isfile(path) or (wanted and not name.startswith(wanted)):
+                continue
+            record = short_record(what["record"], root)
+            data = record["made_from"]["recipe"]["dataset"]
+            found += [(name, int(seed), row, data) for row in report_rows(record, name) if row["attack"] in ATTACKS]
+    return found
+
+
+def sample(todo: list[Task], share: int = 10) -> list[Task]:
+    """One model in `share` with one of its reports; others whenever what is stored changes: chosen by a hash of it all."""
+    told = hashlib.sha256(repr(sorted((n, s, r["eps"], r["nat"], r["rob"]) for n, s, r, _ in todo)).encode()).hexdigest()
+    order = sorted(todo, key=lambda t: hashlib.sha256(f"{told} {t[0]} {t[1]} {t[2]['attack']} {t[2]['eps']}".encode()).digest())
+    models = {(t[0], t[1]): t for t in reversed(order)}  # each with the report that comes first
+    return sorted(models.values(), key=order.index)[: -(-len(models) // share)]
+
+
+def differences(task: Task, root: Path | None = None, test: Split | None = None) -> list[str]:
+    """What differs by more than it may between a stored report and one made now."""
+    name, seed, row, data = task
+    told, test = Report.from_json(row), load(data).test if test is None else test
+    if sum(told.nat.counts) < len(test) and len(set(told.nat.counts)) == 1:
+        test = test.per_class(told.nat.counts[0])  # so was it examined
+    if sum(told.nat.counts) != len(test):
+        raise CourseError(f"{name}, seed {seed}: its report counts {sum(told.nat.counts)} images, the embedded test set has {len(test)}.")
+    attack = pick(ATTACKS, told.attack, "attack").at(told.eps)
+    found = evaluate(load_model(name, seed=seed, root=root), test, attack, name=told.attack, flips=told.flips is not None, progress=False)
+    what = f"{name}, seed {seed}, {told.attack} at {255 * told.eps:.3g}/255"
+    return [f"{what}: {line}" for line in [*_standard(told, found), *_robust(told, found)]]
+
+
+def _standard(told: Report, found: Report) -> Iterator[str]:
+    for c, was, now in zip(told.classes, told.nat.wrong, found.nat.wrong, strict=True):
+        if abs(now - was) > ROUNDING:
+            yield f"standard errors of {c} are {now} images, stored are {was}"
+
+
+def _robust(told: Report, found: Report) -> Iterator[str]:
+    for c, was, now, n in zip(told.classes, told.rob.wrong, found.rob.wrong, told.rob.counts, strict=True):
+        if abs(now - was) > max(POINTS * n, 1):
+            yield f"robust error of {c} is {now / n:.2%}, stored is {was / n:.2%}"
+    if abs(sum(found.rob.wrong) - sum(told.rob.wrong)) > POINTS * sum(told.rob.counts):
+        yield f"average robust error is {found.rob.mean:.2%}, stored is {told.rob.mean:.2%}"
+
+
+def verify(todo: list[Task], root: Path | None = None) -> list[str]:
+    """The differences of all, with a bar that shows how long it takes."""
+    found, tests = [], {data: load(data).test for data in {t[3] for t in todo}}
+    with tqdm(todo, unit="report", file=sys.stdout) as bar:
+        for task in bar:
+            bar.set_description(f"{task[0]} seed {task[1]}")
+            new = differences(task, root, tests[task[3]])
+            for line in new:
+                bar.write(line)
+            found += new
+    return found
+
+
+def reference() -> Path:
+    """A folder of its own: what is stored there is no result."""
+    return models_dir() / "ci"
+
+
+def retrained() -> tuple[torch.nn.Module, dict[str, Any]]:
+    """The small recipe trained on one thread, in a folder that is thrown away."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with tempfile.TemporaryDirectory() as out:
+            trained, record = run(RECIPE, SEED, out, **SMALL, progress=False)
+    finally:
+        torch.set_num_threads(threads)
+    return trained.model, record
+
+
+def mismatch(model: torch.nn.Module, record: dict[str, Any], root: Path | None = None) -> str:
+    """What the retrained model fails; nothing when it is what was stored."""
+    root = root or reference()
+    label = stored_name(RECIPE, SMALL["limit"], SMALL["epochs"])
+    stored = load_record(label, seed=SEED, root=root)
+    if alike(stored, record):
+        raw = safetensors.torch.save({k: v.detach().contiguous() for k, v in model.state_dict().items()})
+        want, have = entry(label, SEED, root)["weights"]["sha256"], hashlib.sha256(raw).hexdigest()
+        return "" if have == want else f"the weights have the sha256 {have[:12]}…, stored is {want[:12]}…, though all else is the same"
+    pairs = [(Report.from_json(a), Report.from_json(b)) for a, b in zip(stored["reports"], record["reports"], strict=True)]
+    lines = [line for told, found in pairs for kind in ("nat", "rob") for line in outside(getattr(told, kind), getattr(found, kind))]
+    return "; ".join(lines)
+
+
+def alike(stored: dict[str, Any], record: dict[str, Any]) -> bool:
+    """Made under circumstances in which the same bits must come out?"""
+    a, b = (dict(r["made_from"]["versions"]) for r in (stored, record))
+    for versions in (a, b):
+        versions["kernel"] = str(versions["kernel"]).rpartition("-")[2]  # the hash of its machine code
+    return all(a.get(k) == b.get(k) for k in ("torch", "threads", "cpu", "kernel"))
+
+
+def outside(told: Errors, found: Errors) -> Iterator[str]:
+    """The average and each class, when they leave the stored ones' 95 % intervals."""
+    bounds = np.vstack([told.intervals(), wilson(sum(told.wrong), sum(told.counts))])
+    for error, (low, high) in zip([*found.by_class, found.mean], bounds, strict=True):
+        if not low <= error <= high:
+            yield f"an error of {error:.2%} is outside {low:.2%} to {high:.2%}"
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(prog="python -m tools.verify_models", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("recipes", nargs="*", help="beginnings of names; all when there is none")
+    p.add_argument("--retrain", action="store_true", help="train the small recipe and compare it")
+    p.add_argument("--store", action="store_true", help="with --retrain: store what comes out")
+    args = p.parse_args()
+    keep_memory()
+    if args.retrain:
+        model, record = retrained()
+        if args.store:
+            publish(record["recipe"], SEED, model, record, reference())
+        wrong = [w] if (w := mismatch(model, record)) else []
+    else:
+        wrong = verify(tasks(args.recipes))
+    print("\n".join(wrong) or "Everything is as it was stored.")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except CourseError as error:
+        sys.exit(str(error))
