@@ -36,7 +36,7 @@ def flagged(reports: Sequence[dict[str, Any]], eps: float = EPS) -> bool:
             other = chosen([r for r in reports if r["counts"] == row["counts"]], WEAK, eps)
             if other is not None:
                 strong, weak = Report.from_json(row).rob, Report.from_json(other).rob
-                if max(strong.mean - weak.mean, strong.worst - weak.worst) > TOO_MUCH:
+                if max(strong.mean - weak.mean, strong.worst - weak.worst) > TOO_MUCH + 1e-9:
                     return True
     return False
 

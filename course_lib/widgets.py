@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import html
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,7 @@ class Panel(w.VBox):
 
     def __init__(self, explorer: Explorer, first: Sequence[str], folder: str | Path | None, out: Path) -> None:
         self.explorer, self.out, self.quiet = explorer, out, False
+        self.lock = threading.RLock()  # JupyterLab may hand two controls' messages to two threads of the kernel (subshells)
         self.shown: View | None = None
         self.rows = Table([], {})
         self.picture, self.note, self.saved = w.HTML(), w.HTML(), w.HTML()
@@ -111,36 +113,46 @@ class Panel(w.VBox):
 
     @contextmanager
     def said(self, drawing: bool = False) -> Iterator[None]:
-        """What goes wrong inside is said in a sentence; where it went wrong in drawing, there is nothing else to see."""
-        try:
-            yield
-        except Exception as error:  # a reader's own files hold anything; a panel must not end in a traceback
-            odd = f"This cannot be shown ({type(error).__name__}: {str(error)[:200]}). Choose something else."
-            self.say(str(error) if isinstance(error, CourseError) else odd, wrong=True)
-            if drawing:
-                self.picture.value, self.shown, self.rows = "", None, Table([], {})
+        """One thing after the other; what goes wrong is said in a sentence. Where drawing went wrong, there is nothing else to see."""
+        with self.lock:
+            try:
+                yield
+            except Exception as error:  # a reader's own files hold anything; a panel must not end in a traceback
+                odd = f"This cannot be shown ({type(error).__name__}: {str(error)[:200]}). Choose something else."
+                self.say(str(error) if isinstance(error, CourseError) else odd, wrong=True)
+                if drawing:
+                    self.picture.value, self.shown, self.rows = "", None, Table([], {})
 
     def say(self, text: str, wrong: bool = False) -> None:
         ground = "background: #fdf1ea; border-left: 4px solid #b3470d; padding: 4px 8px;" if wrong else ""
         self.note.value = f'<div role="status" class="explorer-note" style="max-width: 900px; line-height: 1.4; {ground}">' \
                           f"{html.escape(text)}</div>"
 
-    def draw(self, change: object = None) -> None:
-        """Show what the controls ask for. Controls that this moves do not call it again."""
-        if self.quiet:
-            return
+    @contextmanager
+    def quietly(self) -> Iterator[None]:
+        """What is moved inside does not draw."""
         self.quiet = True
         try:
-            view = self.view.value
-            _show(self.cell, view in (*CELLS, "history", "fairness"))
-            _show(self.sorting, view == "table")
-            _show(self.live, self.attack.value != STORED or view == "fairness")
-            for control in (self.row, self.column, self.number, self.often, self.images, self.this):
-                _show(control, view in CELLS)
-            with self.said(drawing=True):
-                self._table() if view == "table" else self._figure()
+            yield
         finally:
             self.quiet = False
+
+    def draw(self, change: object = None) -> None:
+        """Show what the controls ask for. Controls that this moves do not call it again."""
+        with self.said(drawing=True):  # from here on nobody else moves anything
+            if not self.quiet:
+                with self.quietly():
+                    self._hide()
+                    self._table() if self.view.value == "table" else self._figure()
+
+    def _hide(self) -> None:
+        """Leave what matters to the view."""
+        view = self.view.value
+        _show(self.cell, view in (*CELLS, "history", "fairness"))
+        _show(self.sorting, view == "table")
+        _show(self.live, self.attack.value != STORED or view == "fairness")
+        for control in (self.row, self.column, self.number, self.often, self.images, self.this):
+            _show(control, view in CELLS)
 
     def _figure(self) -> None:
         look = self.look()
@@ -185,24 +197,19 @@ class Panel(w.VBox):
     def to_mistake(self, button: object = None) -> None:
         with self.said():
             mistake = self.explorer.mistake(self.look())
-            self.quiet = True
-            try:
+            with self.quietly():
                 self.row.value, self.column.value, self.number.value = mistake.row, mistake.column, 1
-            finally:
-                self.quiet = False
             self.draw()
 
     def open_folder(self, button: object = None) -> None:
         """Put a reader's own runs beside the others."""
         with self.said():
             new = self.explorer.add(self.folder.value)
-            names, self.quiet = list(self.explorer.models), True
-            try:
+            names = list(self.explorer.models)
+            with self.quietly():
                 one, two = self.one.value, self.two.value
                 self.one.options, self.two.options = names, [NONE, *names]
                 self.one.value, self.two.value = one, two
-            finally:
-                self.quiet = False
             self.draw()
             self.say(f"{len(new)} of your own are among the models now: {', '.join(new[:5])}{' …' if len(new) > 5 else ''}.")
 

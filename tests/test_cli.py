@@ -196,3 +196,15 @@ def test_an_interrupted_training_saves_and_the_same_command_ends_with_the_same_w
     assert weights_of(tmp_path / "stopped") == weights_of(tmp_path / "whole")
     again, _ = train(tmp_path / "stopped").communicate(timeout=120)
     assert "finished" in again
+
+
+def test_examine(capsys: Capture, tmp_path: Path) -> None:
+    words = ("examine", "tiny/first", "--attack", "pgd10", "cw20", "--eps", "4/255", "--per-class", "2", "--jobs", "1")
+    found = data(capsys, *words, "--seeds", "1")
+    assert [(r["recipe"], r["seed"], r["attack"], r["counts"]) for r in found] == [
+        ("tiny/first", 0, attack, [2, 2, 2]) for attack in ("pgd10", "cw20")
+    ]
+    code, out, _ = call(capsys, *words)
+    assert code == 0 and out.startswith("4 reports are there")
+    code, _, err = call(capsys, *words[:2], "--attack", "pgd30")
+    assert code == 1 and "autoattack" in err and "pgd20" in err

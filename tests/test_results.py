@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.errors import CourseError
-from course_lib.results import rows, summary, table
+from course_lib.results import flagged, rows, summary, table
 from course_lib.zoo import publish
 from tests.helpers import THREE, report
 
@@ -59,3 +59,31 @@ def test_markdown(root: Path) -> None:
 def test_nothing_stored(tmp_path: Path) -> None:
     with pytest.raises(CourseError, match="run `make models`"):
         rows(tmp_path)
+
+
+def strong(rob: tuple[int, int, int], n: int = 1) -> dict:
+    """AutoAttack's report, on n times the images of `report`."""
+    row = report(rob=rob, attack="autoattack").to_json()
+    return {**row, "counts": [c * n for c in row["counts"]]}
+
+
+def test_pgd_that_overstates_is_flagged() -> None:
+    """PGD-20 finds 19 of 40 wrong, the worst class 8 of 10: AutoAttack may find two more (5 points) on average, and no more."""
+    weak = report(rob=(4, 8, 7)).to_json()
+    assert not flagged([weak]) and not flagged([weak, strong((4, 8, 9))]) and flagged([weak, strong((4, 8, 10))])
+    assert flagged([weak, strong((4, 9, 7))])  # ten points in the worst class
+    assert not flagged([weak, strong((4, 9, 9), n=2)])  # other images: nothing to compare
+
+
+def test_autoattacks_columns(tmp_path: Path) -> None:
+    weak = report(rob=(4, 8, 7)).to_json()
+    for seed in range(3):
+        reports = [weak, strong((4, 8 + (seed == 2), 8))] + [strong((5, 9, 9), n=3)] * (seed == 0)
+        publish("a/many", seed, None, {"reports": reports}, tmp_path)
+    publish("b/one", 0, None, {"reports": [weak]}, tmp_path)
+    many, one = summary(rows(tmp_path))
+    average, worst = many["AutoAttack 8/255"]
+    assert (average.n, many["n"], many["flagged"]) == (3, 10, 1) and "AutoAttack 8/255" not in one
+    assert average.mean == pytest.approx((20 + 20 + 21) / 120) and worst.mean == pytest.approx((0.8 + 0.8 + 0.9) / 3)
+    head, first, second = table(rows(tmp_path)).splitlines()
+    assert head.split()[-1] == "n" and first.endswith("10 × 3 !") and not second.strip().endswith("!")

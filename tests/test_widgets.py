@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import base64
 import re
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from course_lib.explorer import Look, View
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # ipywidgets' own, of comms without a kernel
@@ -130,4 +133,26 @@ def test_only_this_room_knows_ipywidgets_and_only_its_core() -> None:
     assert [p.name for p in room.rglob("*.py") if re.search(r"^\s*(import|from) ipywidgets", p.read_text(), re.M)] == ["widgets.py"]
     source = (room / "widgets.py").read_text()
     words_used = {k.arg for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) for k in node.keywords}
-    assert not words_used & {"titles", "tooltips"} and not re.search(r"threading|Output\(|ipympl|FileUpload", source)
+    assert not words_used & {"titles", "tooltips"} and not re.search(r"Thread\(|Output\(|ipympl|FileUpload", source)
+
+
+def test_two_messages_at_once_are_answered_one_after_the_other(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JupyterLab gives each control a thread of the kernel: what comes while a figure is drawn must not be lost."""
+    drawing, free, view = threading.Event(), threading.Event(), panel.explorer.view
+
+    def slow(look: Look) -> View:
+        drawing.set()
+        assert free.wait(10)
+        return view(look)
+
+    monkeypatch.setattr(panel.explorer, "view", slow)
+    first = threading.Thread(target=setattr, args=(panel.eps, "value", 14))
+    second = threading.Thread(target=setattr, args=(panel.view, "value", "budgets"))
+    first.start()
+    assert drawing.wait(10)
+    second.start()
+    second.join(0.2)
+    free.set()
+    for thread in (first, second):
+        thread.join(10)
+    assert words(panel).startswith("Robust error of each class against the budget") and "at 14/255" in words(panel)

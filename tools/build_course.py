@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
+from course_lib.errors import CourseError
+from course_lib.fairness import class_spreads
+from course_lib.tables import markdown
+from course_lib.zoo import load_reports, manifest
 from tools.common import BUILD, ToolError, results, sources, write
 from tools.execute import executed
-from tools.pages import Summary, describe, index, page
+from tools.pages import Summary, describe, elsewhere, index, page, reading_time, results_page
 
 COURSE = BUILD / "course"
 
@@ -25,7 +30,8 @@ def attempt(source: Path, label: str) -> tuple[Summary, NotebookNode | None]:
     title, blurb = describe(run.notebook, source.stem)
     if not run.fresh:
         print(f"{label}: nothing it depends on has changed", flush=True)
-    return Summary(source.stem, title, blurb, run.seconds, run.fresh), run.notebook
+    where, words = elsewhere(source.stem), reading_time(run.notebook)
+    return Summary(source.stem, title, blurb, run.seconds, run.fresh, reading=words, links=where), run.notebook
 
 
 def build(chosen: list[Path], out: Path) -> list[Summary]:
@@ -42,9 +48,22 @@ def build(chosen: list[Path], out: Path) -> list[Summary]:
     return everything
 
 
+def by_class() -> str:
+    """Robust error of every class of every stored recipe, mean over the seeds, one table a set of classes."""
+    tables: dict[tuple[str, ...], list[list[str]]] = {}
+    for name in manifest():
+        with suppress(CourseError):  # a model without this report
+            reports = load_reports(name)
+            classes = reports[0].classes
+            means = [f"{100 * s.mean:.1f}" for s in class_spreads([r.rob for r in reports])]
+            tables.setdefault(classes, [["model", *classes]]).append([name, *means])
+    return "\n\n".join(markdown(lines, [True] + [False] * (len(lines[0]) - 1)) for lines in tables.values())
+
+
 def main() -> int:
-    everything = build(sources(), COURSE)
-    write(COURSE / "index.html", index(everything, results("--markdown")))
+    everything, table = build(sources(), COURSE), results("--markdown")
+    write(COURSE / "results.html", results_page(table, by_class()))
+    write(COURSE / "index.html", index(everything, table))
     print(f"\n{results()}", flush=True)
     failed = [summary.stem for summary in everything if summary.failed]
     if failed:

@@ -15,6 +15,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 from pygments.formatters import HtmlFormatter
 
+from tools.addresses import badges
 from tools.common import TEMPLATES
 
 HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.S)
@@ -74,6 +75,8 @@ class Summary:
     seconds: float = 0.0
     fresh: bool = False
     failed: str = ""
+    reading: str = ""  # how long it takes a reader, in the notebook's own words
+    links: tuple[tuple[str, str], ...] = ()  # where else it can be opened: words and address
 
     @property
     def page(self) -> str:
@@ -96,6 +99,18 @@ def describe(notebook: NotebookNode, stem: str) -> tuple[str, str]:
     title = found[1] if found else stem
     paragraphs = re.split(r"\n\s*\n", text[found.end() :] if found else text)
     return title, next((p.strip() for p in paragraphs if p.strip() and p.lstrip()[0] not in "#|!<>-*$["), "")
+
+
+def reading_time(notebook: NotebookNode) -> str:
+    """What the notebook says after **Time:**, in Markdown."""
+    prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    found = re.search(r"^\*\*Time:\*\* *(.+?)(?:\n\s*\n|\Z)", prose, re.M | re.S)
+    return " ".join(found[1].split()) if found else ""
+
+
+def elsewhere(stem: str) -> tuple[tuple[str, str], ...]:
+    """The badges' words and addresses: links, since their images would need a network. None without a public address."""
+    return tuple(re.findall(r"\[!\[([^]]*)\]\([^)]*\)\]\(([^)]*)\)", badges(f"notebooks/{stem}.ipynb")))
 
 
 @cache
@@ -133,3 +148,8 @@ def page(notebook: NotebookNode, this: Summary, everything: list[Summary]) -> st
 def index(everything: list[Summary], results: str) -> str:
     """The page that shows what there is, with the results in Markdown as a table."""
     return template("index.html.j2").render(everything=everything, results=results, style=style())
+
+
+def results_page(results: str, by_class: str) -> str:
+    """The page of all results: two tables in Markdown."""
+    return template("results.html.j2").render(results=results, by_class=by_class, style=style())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, TimeoutError
 
 from course_lib import Optim, build, fit, load
 from course_lib.checkpoints import Store
@@ -58,7 +58,11 @@ class Seen:
         return self.note.inner_text()
 
     def says(self, words: str) -> None:
-        self.page.wait_for_function("words => document.querySelector('.explorer-note')?.innerText.includes(words)", arg=words)
+        try:
+            self.page.wait_for_function("words => document.querySelector('.explorer-note')?.innerText.includes(words)", arg=words)
+        except TimeoutError:
+            self.kept("failed")
+            raise AssertionError(f"The page does not say {words!r}, but: {self.note.inner_text()}") from None
 
     def choose(self, label: str, option: str) -> None:
         self.page.get_by_label(label, exact=True).select_option(label=option)
