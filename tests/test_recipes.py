@@ -14,7 +14,7 @@ from course_lib.evaluation import evaluate
 from course_lib.fairness import Report, Spread
 from course_lib.methods import METHODS
 from course_lib.models import MODELS
-from course_lib.recipes import RECIPES, TRANSFORMS, digest, finished, run, stored_name, up_to_date
+from course_lib.recipes import CHOSEN, RECIPES, TRANSFORMS, digest, finished, run, stored_name, up_to_date
 from course_lib.training import Optim
 from course_lib.zoo import list_models, load_model, load_record, load_reports, manifest, models_dir, publish
 from tests.helpers import network_of, same_weights, tiny_dataset, with_tiny_recipes
@@ -57,6 +57,38 @@ def test_experiment_1_is_the_reports() -> None:
     assert mixed.method.attack == ATTACKS["pgd20"] and ours.method.attack == ATTACKS["pgd10"]
     assert (ours.optim, ours.transform) == (dataclasses.replace(thirds, batch=128), "")
     assert natural.examination == (("pgd20", 8 / 255), ("pgd20", 16 / 255))
+
+
+def test_experiment_4_is_on_equal_terms() -> None:
+    """The same data, schedule and number of epochs for all; FRL's hot start counts; the same number of trials a method."""
+    mine = {n.removeprefix("exp4/"): r for n, r in RECIPES.items() if n.startswith("exp4/")}
+    assert {(r.optim, r.epochs, r.dataset, r.start) for r in mine.values()} == {(mine["pgd-at"].optim, 35, "fashion-mnist", "")}
+    frl = RECIPES["exp3/reweight-remargin-05"]
+    assert frl.epochs + RECIPES[frl.start].epochs == 35
+    assert {r.transform for n, r in mine.items() if not n.startswith("without")} == {""}
+    assert all(mine[n].seeds == 5 and mine[n].weights for n in CHOSEN)
+    assert all(r.seeds == 3 and not r.weights for n, r in mine.items() if n not in CHOSEN)
+    for name in CHOSEN:
+        tried = [n for n in RECIPES if n.startswith(f"tune/{name}-")]
+        assert len(tried) == 4 and {RECIPES[n].epochs for n in tried} == {15} and not any(RECIPES[n].examination for n in tried)
+        assert mine[name].method in [RECIPES[n].method for n in tried]
+
+
+def test_experiment_4_takes_what_the_trials_found() -> None:
+    """The lowest mean of the worst class's standard and robust error on validation data, where a method's trials are all stored."""
+    for name in CHOSEN:
+        tried = [n for n in RECIPES if n.startswith(f"tune/{name}-")]
+        if set(tried) <= set(manifest()):
+            found = {n: Report.from_json(load_record(n)["validation"]) for n in tried}
+            best = min(tried, key=lambda n: found[n].nat.worst + found[n].rob.worst)
+            assert RECIPES[f"exp4/{name}"].method == RECIPES[best].method, best
+
+
+@pytest.mark.parametrize(("transform", "left"), [("without-hardest", "TrouserDressSandalSneakerBagAnkle boot"),
+                                                 ("without-easiest", "T-shirt/topPulloverDressCoatShirtSneaker")])
+def test_classes_left_out(transform: str, left: str) -> None:
+    data = TRANSFORMS[transform](load("fashion-mnist", limit=100))
+    assert "".join(data.classes) == left and len(data.test) == 6000 and data.train.y.unique().tolist() == list(range(6))
 
 
 # ------------------------------------------------------------------------------------------ running one
