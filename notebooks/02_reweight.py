@@ -593,10 +593,8 @@ assert np.allclose(weights_over["Reweight (τ = 0.05)"].sum(1), 1, atol=1e-5)
 # %%
 from course_lib.recipes import run as run_recipe
 
-for name in (HOT, RW5):
-    if not missing(name):
-        minutes = [load_record(name, seed=int(s))["seconds"] / 60 for s in known[name]]
-        print(f"{name:18} took {np.median(minutes):4.0f} minutes on one processor core (training and examination, median over seeds)")
+if not missing(HOT, RW5):
+    print(session.how_long(HOT, RW5, full=FULL))
 if FULL and not missing(HOT):
     _, record = run_recipe(RW5, seed=0, out=session.results, mirror=session.drive)
     mine = Report.from_json(record["reports"][0])

@@ -684,8 +684,7 @@ print(
 from course_lib.recipes import run as run_recipe
 
 if not missing(BOTH):
-    minutes = [load_record(BOTH, seed=int(s))["seconds"] / 60 for s in known[BOTH]]
-    print(f"{BOTH} took {np.median(minutes):.0f} minutes on one processor core (training and examination, median over seeds)")
+    print(session.how_long(BOTH, full=FULL))
 if FULL and not missing(HOT):
     _, record = run_recipe(BOTH, seed=0, out=session.results, mirror=session.drive)
     mine = Report.from_json(record["reports"][0])

@@ -31,6 +31,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
 
+from course_lib.colab import FOLDER
 from tools.addresses import setup_code
 from tools.common import BUILD, ROOT, ToolError, sources
 
@@ -98,10 +99,10 @@ def installed(folder: Path, python: str) -> Path:
 class Watch:
     """What a run left behind while it went on."""
 
-    steps: set[int] = field(default_factory=set)  # of the checkpoints that were verified
+    steps: dict[str, set[int]] = field(default_factory=dict)  # store -> the checkpoints that were whole on this machine's disk
     figure: float | None = None  # seconds until the first figure
     work: float = 0.0  # of these, seconds of a processor: what a busy machine does not stretch
-    killed: bool = False
+    killed: str = ""  # the store that was being written to
 
 
 @dataclass
@@ -127,6 +128,10 @@ class Twin:
     @property
     def drive(self) -> Path:
         return self.home / "drive"
+
+    @property
+    def course_in_drive(self) -> Path:
+        return self.drive / "MyDrive" / FOLDER
 
     @property
     def mounts(self) -> int:
@@ -179,27 +184,30 @@ def pid_of(client: NotebookClient) -> int:
     return int(client.km.provisioner.pid)  # type: ignore[union-attr]
 
 
-def markers_in(folder: Path) -> list[Path]:
-    """What says that a checkpoint is whole, however much is being written and deleted there just now."""
-    return [Path(at, name) for at, _, names in os.walk(folder) for name in names if name.startswith("ckpt-") and name.endswith(".ok")]
-
-
-def step_of(marker: Path) -> int:
-    return int(marker.name.split("-")[1])
+def checkpoints_in(folder: Path) -> dict[str, set[int]]:
+    """Store -> the steps of its whole checkpoints, however much is being written and deleted there just now."""
+    found: dict[str, set[int]] = {}
+    for at, _, names in os.walk(folder):
+        steps = {int(name.split("-")[1]) for name in names if name.startswith("ckpt-") and name.endswith(".ok")}
+        if steps:
+            found[str(Path(at).relative_to(folder))] = steps
+    return found
 
 
 @contextmanager
 def watched(twin: Twin, client: NotebookClient, seen: Watch, kill: bool) -> Iterator[None]:
-    """Look at the checkpoints while the notebook runs; the first one on Drive (or at all, without Drive) is the sign to kill."""
+    """Look at the checkpoints while the notebook runs; a second one on Drive is the sign to kill."""
     done = threading.Event()
 
     def look() -> None:
         while not done.wait(0.01):
-            markers = [*markers_in(twin.content / "results"), *markers_in(twin.drive)]
-            seen.steps |= {step_of(path) for path in markers}
-            safe = [path for path in markers if not twin.mounts or twin.drive in path.parents]
-            if kill and safe and not seen.killed:
-                seen.killed = True
+            for store, steps in checkpoints_in(twin.content / "results").items():
+                seen.steps.setdefault(store, set()).update(steps)
+            safe = checkpoints_in(twin.course_in_drive)
+            # not the first one: a training that began anew would be seen to write that again
+            ripe = [store for store, steps in safe.items() if store in seen.steps and max(steps) > min(seen.steps[store])]
+            if kill and ripe and not seen.killed:
+                seen.killed = ripe[0]
                 os.kill(pid_of(client), signal.SIGKILL)
 
     thread = threading.Thread(target=look, daemon=True)
@@ -260,7 +268,7 @@ def with_drive(twin: Twin, path: Path, upto: str = "") -> str:
 
 
 def killed_and_resumed(twin: Twin, path: Path, upto: str = "") -> str:
-    """The kill comes after an epoch at least, so a training that began anew would show a checkpoint that is no newer."""
+    """On a new machine, the first checkpoint of the same store is to be no older than the newest one on Drive."""
     if not any("FULL" in cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"):
         return "trains nothing"
     shutil.rmtree(twin.drive, ignore_errors=True)
@@ -268,11 +276,12 @@ def killed_and_resumed(twin: Twin, path: Path, upto: str = "") -> str:
     if not first.killed:
         raise ToolError("FULL wrote no checkpoint to Drive that it could have been killed after")
     twin.new_machine()
-    kept = max(map(step_of, markers_in(twin.drive)))
+    kept = max(checkpoints_in(twin.course_in_drive)[first.killed])
     second = twin.run(opened(path, twin.address, drive=True, full=True, upto=upto), TWIN_SMALL=SMALL)
-    if not second.steps or min(second.steps - first.steps, default=0) <= kept:
-        raise ToolError(f"killed at batch {kept}; the next checkpoints were {sorted(second.steps - first.steps)[:3]}: it did not go on")
-    return f"killed after batch {kept}, went on at batch {kept + 1} on another machine"
+    written = second.steps.get(first.killed, set())
+    if not written or min(written) < kept or max(written) == kept:
+        raise ToolError(f"killed at batch {kept} or later; the next run wrote checkpoints {sorted(written)[:3]}: it did not go on")
+    return f"killed after batch {kept}, went on from there on another machine"
 
 
 def main() -> int:

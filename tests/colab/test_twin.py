@@ -23,6 +23,7 @@ from tools.colab_twin import (
     HERE,
     SMALL,
     Twin,
+    Watch,
     borrowed,
     killed_and_resumed,
     opened,
@@ -31,7 +32,7 @@ from tools.colab_twin import (
     versions,
     without_drive,
 )
-from tools.common import ROOT, sources
+from tools.common import ROOT, ToolError, sources
 
 NOTEBOOKS = [path for source in sources() if (path := source.with_suffix(".ipynb")).is_file()]  # one that is not made yet is another test's
 START = NOTEBOOKS[0]
@@ -144,8 +145,28 @@ def test_the_first_notebook_whole_without_drive(twin: Twin) -> None:
 def test_a_training_is_killed_and_goes_on_on_another_machine(twin: Twin) -> None:
     """Drive is asked for once on each machine, and has what the second one needs."""
     before = twin.mounts
-    assert re.fullmatch(r"killed after batch \d+, went on at batch \d+ on another machine", killed_and_resumed(twin, START, "run = fit("))
+    assert re.fullmatch(r"killed after batch \d+, went on from there on another machine", killed_and_resumed(twin, START, "run = fit("))
     assert twin.mounts == before + 2
+
+
+@pytest.mark.parametrize(("steps", "goes_on"), [({192, 288}, True), ({288}, True), ({96, 192, 288}, False), ({192}, False), (set(), False)])
+def test_a_training_that_begins_anew_is_not_taken_for_one_that_goes_on(tmp_path: Path, steps: set[int], goes_on: bool) -> None:
+    class Told(Twin):
+        """Two runs that are only told of."""
+
+        def run(self, notebook: object, *, kill: bool = False, **words: str) -> Watch:
+            store = self.course_in_drive / "00" / "small"
+            store.mkdir(parents=True, exist_ok=True)
+            for step in (96, 192) if kill else ():
+                (store / f"ckpt-{step}-abc.ok").touch()
+            return Watch({"00/small": {96, 192} if kill else steps, "other": {3}}, killed="00/small" if kill else "")
+
+    told = Told(Path("python"), tmp_path, "file:///nowhere")
+    if goes_on:
+        assert killed_and_resumed(told, START) == "killed after batch 192, went on from there on another machine"
+    else:
+        with pytest.raises(ToolError, match="did not go on"):
+            killed_and_resumed(told, START)
 
 
 def test_what_the_course_asks_for_is_what_colab_has() -> None:
