@@ -366,7 +366,8 @@ if not missing(RW5):
 #
 # The report tried its rates $\alpha_1 : \alpha_2$ (natural : boundary) from {1, 2, 5, 10} and found 5:1 best. We trained both grids anew,
 # one seed and, as the report's text says, 10 rounds each: the report's scheme, with its fairness check every 20 batches instead of every
-# batch, and the authors' scheme with the rates $0.05 \alpha_1$ and $0.05 \alpha_2$. Numbers are the **worst class's** error in percent; frames mark the report's choice.
+# batch, and the authors' scheme with the rates $0.05 \alpha_1$ and $0.05 \alpha_2$. Numbers are the **worst class's** error in percent;
+# frames mark the report's choice.
 #
 # **Predict first:** the report's scheme takes $w = \mathrm{softmax}(1 + \alpha \gamma)$ anew at each check. What is the largest ratio of
 # two weights that a gap of 30 points can give at $\alpha = 1$? (It is $e^{0.3} \approx 1.35$.)
