@@ -153,8 +153,8 @@ class LUF:
 def luf(whole_set: Tensor, without: Tensor) -> LUF:
     """From probabilities: F_D(x) [X, C], and F_{D - i}(x) [L, X, C].
 
-    >>> luf(torch.tensor([[.9, .1], [.4, .6]]), torch.tensor([[[.7, .3], [.6, .4]]]))
-    LUF(luf=0.2..., luf_t=0.5, luf_l=1.0, flips=(1,))
+    >>> luf(torch.tensor([[0.75, 0.25], [0.25, 0.75]]), torch.tensor([[[0.5, 0.5], [0.75, 0.25]]]))
+    LUF(luf=0.375, luf_t=0.5, luf_l=1.0, flips=(1,))
     """
     if whole_set.ndim != 2 or without.ndim != 3 or without.shape[1:] != whole_set.shape or not without.numel():
         raise CourseError(f"Probabilities of shape {tuple(whole_set.shape)} and {tuple(without.shape)}; they must be [X, C] and [L, X, C].")

@@ -50,6 +50,11 @@ DRAWN: dict[str, Callable[[Axes | None], Axes]] = {
     "heat_map": lambda ax: plots.heat_map(np.array([[1.0, np.nan]]), ["a"], ["b", "c"], ax, marked=[(0, 0)]),
     "pareto": lambda ax: plots.pareto({"m": (SPREAD, SPREAD)}, ax, others={"theirs": (0.1, 0.2)}),
     "budget_curves": lambda ax: plots.budget_curves({0.0: report(), 0.1: report(more=200)}, ax, named=["Shirt"]),
+    "confusion": lambda ax: plots.confusion(np.eye(2), "ab", ax),
+    "boundary_walk": lambda ax: plots.boundary_walk({"first": (IMAGES, ["A", "A", "B", "B"], 1, 2)}, ax),
+    "attack_gaps": lambda ax: plots.attack_gaps({"m": {"PGD-20": (0.6, 0.5, 0.7), "AutoAttack": (0.5, 0.4, 0.6)}}, ax, flagged=["m"]),
+    "class_scatter": lambda ax: plots.class_scatter(np.arange(10.0), np.arange(10.0) ** 2, FASHION, ax),
+    "lines": lambda ax: plots.lines([0.0, 0.5], {"a": [1.0, 2.0]}, ax),
 }
 
 
