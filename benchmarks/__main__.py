@@ -13,7 +13,7 @@ from benchmarks import slow_path
 from benchmarks.harness import OUT, markdown
 
 SCRIPTS = ("evaluation", "epoch", "growth", "peak", "experiment_1", "boundary")
-ALONE = ("experiments_2_and_3", "store_overhead", "autoattack")  # take their time, or want the machine for themselves: run by name
+ALONE = ("experiments_2_and_3", "store_overhead", "autoattack", "explorer")  # run by name: they take their time
 README = Path(__file__).with_name("README.md")
 MARK = "<!-- tables: make bench ARGS=--readme -->"
 

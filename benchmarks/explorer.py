@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Page
 
+from benchmarks.harness import main
 from tests.browser.servers import browser, opened, server
 
 VIEWS = ("Errors by class", "All budgets", "Confusion matrix")  # each budget has a picture of its own
@@ -70,11 +72,10 @@ def in_python() -> Iterator[tuple[str, float]]:
     yield "list_models()", of(list_models)
 
 
-def main() -> None:
-    print("| what | ms (sliders and zoo: median of 20) |\n|---|---:|")
-    for what, took in chain(in_python(), in_browser()):
-        print(f"| {what} | {took:.0f} |", flush=True)
+def whole() -> tuple[list[str], list[list[Any]], Any]:
+    rows = [[what, took] for what, took in chain(in_python(), in_browser())]
+    return ["what", "ms"], rows, None
 
 
 if __name__ == "__main__":
-    main()
+    main("explorer", "The explorer (sliders and zoo: median of 20)", whole, {})

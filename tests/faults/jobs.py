@@ -101,7 +101,9 @@ def train(folder: str | None, name: str, log: str, out: str, save_every: float) 
     for tensor in run.model.state_dict().values():
         digest.update(tensor.contiguous().numpy().tobytes())
     history = [{key: value for key, value in epoch.items() if key != "seconds"} for epoch in run.history]
-    Path(out).write_text(json.dumps({"weights": digest.hexdigest(), "history": history}))
+    part = Path(out).with_suffix(".part")
+    part.write_text(json.dumps({"weights": digest.hexdigest(), "history": history}))
+    part.rename(out)  # a kill in between leaves no half of it
 
 
 def save_and_die(folder: str, step: int, at: int, when: str, mirror: str | None = None) -> None:
