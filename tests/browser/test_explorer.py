@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import io
 import re
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, TimeoutError
+from playwright.sync_api import Browser, Error, Page, TimeoutError
 
 from course_lib import Optim, build, fit, load
 from course_lib.checkpoints import Store
@@ -48,14 +49,22 @@ class Seen:
 
     def after(self, act: Callable[[], object], words: str) -> str:
         """Do something, wait until the note holds the words, and see that picture, text for the blind and pixels went along."""
-        before, pixels = self.figure.get_attribute("src"), self.figure.screenshot()
+        before, pixels = self.figure.get_attribute("src"), self.pixels()
         act()
         self.says(words)
         self.page.wait_for_function(EXCHANGED, arg=before)
         assert self.figure.count() == 1, "one picture, exchanged"
-        assert self.figure.screenshot() != pixels
+        assert self.pixels() != pixels
         assert self.figure.get_attribute("alt") == self.note.inner_text()
         return self.note.inner_text()
+
+    def pixels(self) -> bytes:
+        """The picture as it is painted; once more where it was exchanged at that moment."""
+        for _ in range(20):
+            with contextlib.suppress(Error):
+                return self.figure.screenshot()
+            self.page.wait_for_timeout(100)
+        return self.figure.screenshot()
 
     def says(self, words: str) -> None:
         try:
