@@ -210,7 +210,8 @@ def test_the_keyboard_reaches_every_control(seen: Seen) -> None:
     for _ in range(40):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("""() => { const e = document.activeElement;
-            return [e.tagName, e.getAttribute('role') || e.type || '', e.innerText || e.labels?.[0]?.innerText || ''].join(' ') }"""))
+            const what = e.getAttribute('role') || e.type || e.className || '';
+            return [e.tagName, what, e.innerText || e.labels?.[0]?.innerText || ''].join(' ') }"""))
     all_of_it = "\n".join(reached)
     for part in ("SELECT select-one", "slider", "BUTTON", "Errors by class", "Table", "Save the numbers", "Open the folder"):
         assert part in all_of_it, f"{part} was not reached:\n{all_of_it}"
