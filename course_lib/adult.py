@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from course_lib.data import EMBEDDED, LOADERS, Dataset, Split, halves
+from course_lib.data import EMBEDDED, LOADERS, Dataset, Split, find_file, halves
 from course_lib.errors import CourseError
 
 CLASSES = ("<=50K", ">50K")
@@ -104,19 +104,15 @@ def _folder(root: str | os.PathLike[str] | None) -> Path:
     if not named:
         return EMBEDDED / "adult"
     for place in (Path(named), Path(named) / "adult"):
-        if all(_file(place, n) for n in SHA256):
+        if all(find_file(place, n) for n in SHA256):
             return place
     if root is None:  # the variable may name another data set's folder; this one is embedded whole
         return EMBEDDED / "adult"
     raise CourseError(f"{named} does not hold Adult. Put its files there: {', '.join(SHA256)} (or the same with .gz), or leave root out.")
 
 
-def _file(place: Path, name: str) -> Path | None:
-    return next((p for p in (place / name, place / f"{name}.gz") if p.is_file()), None)
-
-
 def _part(place: Path, name: str) -> Split:
-    path = _file(place, name)
+    path = find_file(place, name)
     if path is None:
         raise CourseError(f"{place / name} is not there. Reinstall the course, or name another data folder.")
     try:

@@ -9,6 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
 
 MMAP_THRESHOLD, TRIM_THRESHOLD, TOP_PAD = -3, -1, -2  # mallopt's numbers for them
 SETTINGS = {MMAP_THRESHOLD: 1 << 30, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 64 << 20}
@@ -23,3 +27,14 @@ def keep_memory() -> bool:
     except (OSError, AttributeError):  # another C library
         return False
     return all(mallopt(word, value) for word, value in SETTINGS.items())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A task among several processes takes one thread; with one job this is the caller's own process, so it is put back."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

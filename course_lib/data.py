@@ -221,7 +221,7 @@ def _named_folder(root: str | os.PathLike[str] | None) -> Path | None:
     if not named:
         return None
     for place in (Path(named), Path(named) / "fashion-mnist", Path(named) / "FashionMNIST" / "raw"):
-        missing = [n for n in FASHION_MD5 if _find(place, n) is None]
+        missing = [n for n in FASHION_MD5 if find_file(place, n) is None]
         if not missing:
             return place
         if len(missing) < len(FASHION_MD5):
@@ -235,7 +235,7 @@ def _named_folder(root: str | os.PathLike[str] | None) -> Path | None:
 def _fashion_full(most: int) -> Path:
     """The folder of the course's cache that holds the full set, filled by torchvision when it is not there."""
     for place in (cache_dir() / "fashion-mnist", cache_dir() / "FashionMNIST" / "raw"):
-        if all(_find(place, n) for n in FASHION_MD5):
+        if all(find_file(place, n) for n in FASHION_MD5):
             return place
     try:
         torchvision_datasets().FashionMNIST(cache_dir(), download=True)
@@ -275,13 +275,13 @@ def contents(folder: Path) -> tuple[int, dict[str, str]]:
         raise CourseError(f"{path} is missing or damaged ({type(e).__name__}: {e}). Reinstall the course.") from None
 
 
-def _find(place: Path, name: str) -> Path | None:
+def find_file(place: Path, name: str) -> Path | None:
     return next((p for p in (place / name, place / f"{name}.gz") if p.is_file()), None)
 
 
 def _read_idx(place: Path, name: str, hashes: Path | None) -> np.ndarray:
     """An IDX file, checked against its published md5 (or, embedded, its sha256) before it is believed."""
-    path = _find(place, name)
+    path = find_file(place, name)
     if path is None:
         raise CourseError(f"{place / name} is not there. Reinstall the course, or name another data folder.")
     raw = path.read_bytes()

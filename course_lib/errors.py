@@ -1,9 +1,10 @@
-"""The one exception of the course, and the two checks every room shares."""
+"""The one exception of the course, and how every room reads the names and numbers it is given."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatch
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -24,6 +25,15 @@ def pick(table: Mapping[str, T], name: object, what: str) -> T:
     near = difflib.get_close_matches(str(name), table, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise CourseError(f"Unknown {what} {name!r}. There is: {', '.join(sorted(table))}.{hint}")
+
+
+def matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    """The names that a pattern such as exp1/pgd-* fits, or that lie under one such as exp1.
+
+    >>> matching(["exp1/natural", "exp10/natural"], ["exp1"])
+    ['exp1/natural']
+    """
+    return [n for n in names if any(fnmatch(n, p) or n.startswith(p.rstrip("/") + "/") for p in patterns)]
 
 
 def whole(value: object, what: str, least: int) -> int:

@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from course_lib.allocator import keep_memory
+from course_lib.allocator import keep_memory, one_thread
 from course_lib.autoattack import named
 from course_lib.data import Split, load
-from course_lib.errors import CourseError, pick, whole
+from course_lib.errors import CourseError, matching, pick, whole
 from course_lib.evaluation import tally, verdicts
 from course_lib.recipes import RECIPES, TRANSFORMS
 from course_lib.shelf import write_together
@@ -86,7 +85,7 @@ def examine_stored(patterns: Sequence[str], *, attacks: Sequence[str] = ("pgd20"
     """
     out, models = Path(out).absolute(), Path(models).absolute()
     stored = manifest(models)
-    names = [n for n in stored if any(fnmatch(n, p) or n.startswith(p.rstrip("/") + "/") for p in patterns)]
+    names = matching(stored, patterns)
     found = [(n, int(s)) for n in names for s in stored[n] if "weights" in stored[n][s] and (seeds is None or int(s) < seeds)]
     if not found:
         raise CourseError(f"No model whose weights are stored matches {', '.join(patterns)}. There is: {', '.join(stored)}.")
@@ -121,14 +120,10 @@ def _examine(cases: Sequence[Case], title: str, out: Path, jobs: int, progress: 
 
 def examine_batch(case: Case, i: int, out: Path) -> tuple[Case, int]:
     """One batch, on one thread; its verdicts are written whole or not at all."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     keep_memory()
-    try:
+    with one_thread():
         model = _model(case.name, case.seed, case.weights, case.models)
         found = verdicts(model, case.split.take(case.parts()[i]), named(case.attack, case.eps), batch=BATCH, seed=i, progress=False)
-    finally:
-        torch.set_num_threads(threads)  # with one job this is the caller's own process
     body = json.dumps(found.tolist())
     sealed = {"sha256": _seal(case, i, out, body), "verdicts": body}
     write_together({_file(case, i, out): json.dumps(sealed).encode()})

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import joblib
-import torch
 from tqdm.auto import tqdm
 
-from course_lib.allocator import keep_memory
-from course_lib.errors import CourseError
+from course_lib.allocator import keep_memory, one_thread
+from course_lib.errors import CourseError, matching
 from course_lib.recipes import RECIPES, finished, run, stored_name
 from course_lib.zoo import publish
 
@@ -26,7 +24,7 @@ Task = tuple[str, int]  # recipe, seed
 
 def tasks(patterns: Sequence[str], seeds: int | None = None) -> list[Task]:
     """Every (recipe, seed) whose name matches a pattern such as exp1/* or exp1, seed by seed."""
-    names = [n for n in RECIPES if any(fnmatch(n, p) or n.startswith(p.rstrip("/") + "/") for p in patterns)]
+    names = matching(RECIPES, patterns)
     if not names:
         raise CourseError(f"No recipe matches {', '.join(patterns)}. There is: {', '.join(RECIPES)}.")
     found = [(n, s) for n in names for s in range(RECIPES[n].seeds if seeds is None else seeds)]
@@ -43,13 +41,9 @@ def waves(todo: Sequence[Task]) -> list[list[Task]]:
 
 def train_one(name: str, seed: int, *, out: Path, models: Path, **words: Any) -> dict[str, Any]:
     """One task, on one thread, resumed where it was stopped; published when it is whole."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     keep_memory()
-    try:
+    with one_thread():
         trained, record = run(name, seed, out, models=models, **words)
-    finally:
-        torch.set_num_threads(threads)  # with one job this is the caller's own process
     label = stored_name(name, words.get("limit"), words.get("epochs"))
     publish(label, seed, trained.model if RECIPES[name].weights else None, record, models)
     return record

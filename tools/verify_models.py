@@ -24,7 +24,7 @@ import safetensors.torch
 import torch
 from tqdm.auto import tqdm
 
-from course_lib.allocator import keep_memory
+from course_lib.allocator import keep_memory, one_thread
 from course_lib.attacks import ATTACKS
 from course_lib.data import Split, load
 from course_lib.errors import CourseError, pick
@@ -111,13 +111,8 @@ def reference() -> Path:
 
 def retrained() -> tuple[torch.nn.Module, dict[str, Any]]:
     """The small recipe trained on one thread, in a folder that is thrown away."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with tempfile.TemporaryDirectory() as out:
-            trained, record = run(RECIPE, SEED, out, **SMALL, progress=False)
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread(), tempfile.TemporaryDirectory() as out:
+        trained, record = run(RECIPE, SEED, out, **SMALL, progress=False)
     return trained.model, record
 
 
