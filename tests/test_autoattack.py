@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from course_lib import autoattack
+from course_lib import autoattack, native
 from course_lib.attacks import ATTACKS, predict
 from course_lib.autoattack import AutoAttack, named
 from course_lib.errors import CourseError
@@ -93,12 +93,32 @@ def test_everything_is_left_alone() -> None:
         sys.settrace(before)
 
 
-def test_sorting_by_numpy_gives_the_same_projection() -> None:
+@pytest.mark.skipif(native.library() is None, reason="there is no C++ compiler here")
+@pytest.mark.parametrize("size", [1, 7, 784])
+def test_the_kernels_projection_is_pyautoattacks(size: int) -> None:
     from pyautoattack.fab_projections import projection_linf
 
-    t, w, b = torch.rand(50, 64, generator=seeded(0)), torch.randn(50, 64, generator=seeded(1)), torch.randn(50, generator=seeded(2))
-    w[:, 3] = 0
-    torch.testing.assert_close(autoattack._quick(projection_linf)(t, w, b), projection_linf(t, w, b))
+    g = torch.Generator().manual_seed(size)
+    t = torch.rand(60, size, generator=g)
+    t[:, ::3], t[:, 1::5] = 0, 1  # no room on one side
+    w = torch.randn(60, size, generator=g)
+    w[:, 4::6] = 0
+    away = torch.randn(60, generator=g)
+    away[:20] *= 1e-3  # near: no pixel at its limit
+    away[50:] *= 1e4  # out of reach: the corner
+    b = (w * t).sum(1) - away
+    theirs, ours = projection_linf(t, w, b), native.nearest_move(t, w, b)
+    assert ours is not None
+    torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=1e-5)
+    reached = ((w * (t + ours)).sum(1) - b).abs() < 1e-4
+    assert reached[20:50].any() or size == 1
+    assert not reached[50:].any()
+    torch.testing.assert_close(autoattack._quick(projection_linf)(t, w, b), ours, atol=1e-6, rtol=0)
+    with native.off():
+        torch.testing.assert_close(autoattack._quick(projection_linf)(t, w, b), theirs, atol=0, rtol=0)
+    doubles = t.double(), w.double(), b.double()
+    torch.testing.assert_close(autoattack._quick(projection_linf)(*doubles), projection_linf(*doubles), atol=0, rtol=0)
+
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

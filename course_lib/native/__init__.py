@@ -1,4 +1,4 @@
-"""LeNet-5 and its PGD walk as one C++ kernel for the CPU (lenet.cpp); the mathematics stays in models.py and attacks.py.
+"""LeNet-5, its PGD walk and FAB's projection as one C++ kernel for the CPU (lenet.cpp); the mathematics stays in models.py and attacks.py.
 
 `serves` says whether the kernel may take a model's place, `logits` is its forward pass with gradients for PyTorch, `walk`
 the whole of PGD.walk. COURSE_NATIVE=0 or `with off():` turns the kernel off; without a compiler it is off by itself.
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from course_lib.errors import CourseError
 from course_lib.native.build import library
-from course_lib.native.guard import off, parameters, serves, untouched
+from course_lib.native.guard import off, parameters, plain, serves, untouched
 
 if TYPE_CHECKING:
     from course_lib.attacks import _Setting
 
-__all__ = ["library", "logits", "off", "serves", "untouched", "walk"]
+__all__ = ["library", "logits", "nearest_move", "off", "serves", "untouched", "walk"]
 OBJECTIVES = {"ce": 0, "kl": 1, "margin": 2}
 Tensors = list[Tensor] | tuple[Tensor, ...]
 
@@ -98,6 +98,19 @@ def walk(setting: _Setting, model: nn.Module, extra: int, stop: bool) -> tuple[T
     return last, first_wrong, last_right, n_right, t_wrong
 
 
+def nearest_move(points: Tensor, w: Tensor, b: Tensor) -> Tensor | None:
+    """The smallest l-infinity move of each point onto its plane w . x = b that stays within [0, 1]: FAB's projection.
+
+    None where the kernel does not serve.
+    """
+    if not plain(points, w, b) or not points.numel():
+        return None
+    moves = torch.empty_like(points, memory_format=torch.contiguous_format)
+    call = _HalfspaceCall(n=len(points), size=points.shape[1], threads=torch.get_num_threads())
+    _run("fab_nearest", _fill(call, (), points=points.contiguous(), w=w.contiguous(), b=b.contiguous(), moves=moves))
+    return moves
+
+
 class _WalkCall(ctypes.Structure):
     """mirrors WalkCall in lenet.cpp"""
 
@@ -114,11 +127,19 @@ class _PassCall(ctypes.Structure):
     _fields_ += [("n", c_int64)] + [(word, c_int32) for word in ("channels", "classes", "threads")]
 
 
+class _HalfspaceCall(ctypes.Structure):
+    """mirrors HalfspaceCall in lenet.cpp"""
+
+    _fields_ = [(word, c_void_p) for word in ("points", "w", "b", "moves")] + [(word, c_int64) for word in ("n", "size")]
+    _fields_ += [("threads", c_int32)]
+
+
 def _fill(call: Any, p: Tensors, **tensors: Tensor | None) -> Any:
     """The call with its addresses; it holds on to the tensors until it is dropped."""
     weights = [q.detach().contiguous() for q in p]
     addresses = (c_void_p * len(weights))(*[q.data_ptr() for q in weights])
-    call.parameters = ctypes.addressof(addresses)
+    if weights:
+        call.parameters = ctypes.addressof(addresses)
     call.alive = (weights, addresses, tensors)
     for word, tensor in tensors.items():
         setattr(call, word, None if tensor is None else tensor.data_ptr())

@@ -18,7 +18,7 @@ from course_lib.data import cache_dir
 
 log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("lenet.cpp")
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread", "-ffp-contract=fast", "-fno-math-errno")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread", "-ffp-contract=fast", "-fno-math-errno", "-fopenmp-simd")
 PATIENCE = 300  # seconds for a compiler that hangs
 
 
@@ -119,7 +119,7 @@ def _digest(path: Path) -> str:
 
 def _load(path: Path) -> ctypes.CDLL:
     lib = ctypes.CDLL(str(path))
-    for door in ("lenet_walk", "lenet_pass", "lenet_lanes", "lenet_kept_size", "lenet_pool"):
+    for door in ("lenet_walk", "lenet_pass", "lenet_lanes", "lenet_kept_size", "lenet_pool", "fab_nearest"):
         if not hasattr(lib, door):
             raise BuildError(f"{path} lacks {door}")
     lib.lenet_kept_size.restype = ctypes.c_int64

@@ -42,6 +42,12 @@ def untouched(conv: nn.Conv2d, x: Tensor) -> bool:
         and not _hooked(conv) and not _transformed()
 
 
+def plain(*tensors: Tensor) -> bool:
+    """Whether the kernel may work on these tensors by themselves, without a model."""
+    usual = all(type(t) is Tensor and t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+    return usual and not _off.get() and not torch.compiler.is_compiling() and not _transformed() and library() is not None
+
+
 def parameters(model: nn.Module) -> list[Tensor]:
     return [p for layer in model.children() for p in layer._parameters.values() if p is not None]
 
