@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-widgets7 lab notebooks models curves lint bench faults sanitize cards verify-models readme clean student colab-twin wheel
+.PHONY: help run test test-widgets7 lab notebooks models examine curves lint bench faults sanitize cards verify-models readme clean student colab-twin wheel
 
 # glibc gives memory back after every big tensor, which costs up to 45 % of the time on a CPU: these keep it.
 export MALLOC_MMAP_THRESHOLD_ := 1073741824
@@ -54,6 +54,9 @@ colab-twin: $(READY) ## run the notebooks with Colab's versions as a student the
 
 models: $(READY) ## train the serialized models that are missing or do not verify (WHICH=exp1 JOBS=2)
 	$(PY) -m course_lib sweep $(WHICH) --jobs $(JOBS)
+
+examine: $(READY) ## PGD-20, CW-20 and AutoAttack on 200 test images a class of the stored models (WHICH=exp4 JOBS=2; goes on when called again)
+	$(PY) -m course_lib examine $(WHICH) --per-class 200 --jobs $(JOBS) $(ARGS)
 
 cards: $(READY) ## write serialized_models/README.md, a card for each stored recipe
 	$(PY) -m tools.model_cards

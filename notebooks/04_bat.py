@@ -169,8 +169,8 @@ def missing(*names, attack="pgd20"):
     """True, and a word about it, where one of the recipes is not trained or not examined."""
     gone = [n for n in names if not has(n, attack=attack)]
     for name in gone:
-        what = "examined by AutoAttack" if name in known and attack == "autoattack" else "trained"
-        print(f"{name} is not {what} yet: make models WHICH={name.split('/')[0]}")
+        what, how = ("examined by AutoAttack", "examine") if name in known and attack == "autoattack" else ("trained", "models")
+        print(f"{name} is not {what} yet: make {how} WHICH={name.split('/')[0]}")
     return bool(gone)
 
 
@@ -1002,7 +1002,7 @@ for name in known:
             f"| {LABELS.get(name, name)}, seed {seed} | {sum(strong.nat.counts):,} | {100 * (1 - weak.rob.mean):.2f} "
             f"| {100 * (1 - strong.rob.mean):.2f} | {100 * apart:+.2f} | {worst[0]} | {worst[1]} | {'⚑' if apart > 0.05 else ''} |"
         )
-Markdown("\n".join(rows)) if len(rows) > 2 else print("no model has been examined on all 10,000 images yet: make models WHICH=exp4")
+Markdown("\n".join(rows)) if len(rows) > 2 else print("no model has been examined on all 10,000 images yet")
 
 # %% [markdown]
 # ### Independent figures on CIFAR-10
@@ -1035,7 +1035,7 @@ for name in (CODE, PAPER):
         flag = "flagged" if name in flagged else "not flagged"
         print(f"{LABELS[name]}: PGD-20 − AutoAttack {apart} ({flag}); {dafa_here(name)}")
     else:
-        print(f"{LABELS[name]} or TRADES(6) is not examined by AutoAttack yet: make models WHICH=exp4")
+        print(f"{LABELS[name]} or TRADES(6) is not examined by AutoAttack yet: make examine WHICH=exp4")
 
 # %% [markdown]
 # ### The place for CIFAR-10

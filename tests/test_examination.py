@@ -1,4 +1,10 @@
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +13,7 @@ import pytest
 from course_lib import examination
 from course_lib.attacks import ATTACKS
 from course_lib.autoattack import EXAMINERS, AutoAttack
+from course_lib.data import load
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.examination import examine_stored
@@ -15,7 +22,7 @@ from course_lib.recipes import RECIPES
 from course_lib.zoo import entry, load_model, load_record, load_report, manifest, publish
 from tests.helpers import network_of, report, tiny_dataset, with_tiny_recipes
 
-NAME = "tiny/first"
+NAME, MODELS = "tiny/first", Path(__file__).parent.parent / "serialized_models"
 
 
 @pytest.fixture
@@ -103,6 +110,31 @@ def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch)
     assert calls == [0, 1, 1, 2] and [{k: v for k, v in r.items() if k != "recipe"} for r in again] == undisturbed
     call(models, seeds=1)
     assert len(calls) == 4
+
+
+def test_killed_and_called_again(tmp_path: Path) -> None:
+    """A SIGKILL of every process after the first batches: the report is that of an undisturbed run, and no finished batch is done anew."""
+    name, models, out = "exp1/pgd-at", tmp_path / "models", tmp_path / "runs"
+    shutil.copytree(MODELS / "exp1" / "pgd-at", models / "exp1" / "pgd-at")
+    stored = json.loads((MODELS / "manifest.json").read_bytes())
+    (models / "manifest.json").write_text(json.dumps({**stored, "models": {name: stored["models"][name]}}))
+    words = ["examine", name, "--attack", "cw20", "--seeds", "1", "--per-class", "200", "--out", str(out), "--models", str(models)]
+    killed = subprocess.Popen([sys.executable, "-m", "course_lib", *words, "--jobs", "1"], start_new_session=True,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (finished := sorted(out.rglob("*.json"))):
+        assert killed.poll() is None, "it ended before its first batch"
+        time.sleep(0.001)
+    os.killpg(killed.pid, signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    finished = sorted(out.rglob("*.json"))
+    if len(finished) == 4:
+        pytest.skip("it was quicker than the signal")
+    before = [(f.read_bytes(), f.stat().st_mtime_ns) for f in finished]
+    rows = examine_stored([name], attacks=["cw20"], per_class=200, seeds=1, jobs=1, out=out, models=models, progress=False)
+    assert [(f.read_bytes(), f.stat().st_mtime_ns) for f in finished] == before and len(list(out.rglob("*.json"))) == 4
+    undisturbed = evaluate(load_model(name, root=MODELS), load("fashion-mnist").test.per_class(200), ATTACKS["cw20"], name="cw20",
+                           progress=False).to_json()
+    assert rows[0]["rob"] == undisturbed["rob"] and rows[0]["nat"] == undisturbed["nat"]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "of another batch", "no object"])
