@@ -106,6 +106,9 @@ def test_the_kernels_projection_is_pyautoattacks(size: int) -> None:
     away = torch.randn(60, generator=g)
     away[:20] *= 1e-3  # near: no pixel at its limit
     away[50:] *= 1e4  # out of reach: the corner
+    t[30:40] = 10 ** (-4 * torch.rand(10, size, generator=g))  # rooms of all sizes: many steps to the answer
+    w[30:40] = w[30:40].abs() * 10 ** (4 * torch.rand(10, size, generator=g))
+    away[30:40] = 0.5 * (w * t)[30:40].sum(1)
     b = (w * t).sum(1) - away
     theirs, ours = projection_linf(t, w, b), native.nearest_move(t, w, b)
     assert ours is not None

@@ -109,6 +109,7 @@ def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch)
     again = call(models, seeds=1)
     assert calls == [0, 1, 1, 2] and [{k: v for k, v in r.items() if k != "recipe"} for r in again] == undisturbed
     call(models, seeds=1)
+    call(models, seeds=1, out=models.parent / "a machine without the batches")
     assert len(calls) == 4
 
 
