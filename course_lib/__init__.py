@@ -10,7 +10,7 @@ from course_lib.models import build
 
 __version__ = "0.1.0"
 
-from course_lib import adult, photos, plots  # noqa: F401 (the first two add their data sets to `load`)
+from course_lib import adult, albums, photos, plots, resnet_recipes, resnets  # noqa: F401 (they add to `load`, `build` and RECIPES)
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report
 from course_lib.recipes import RECIPES

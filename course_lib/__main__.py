@@ -1,4 +1,4 @@
-"""The course from a shell: python -m course_lib {list,train,evaluate,sweep,examine,results,doctor} [--json]"""
+"""The course from a shell: python -m course_lib {list,train,evaluate,sweep,examine,score,luf,results,doctor} [--json]"""
 
 from __future__ import annotations
 
@@ -28,33 +28,40 @@ def parser() -> argparse.ArgumentParser:
         c.add_argument("--json", action="store_true", help="machine-readable output on standard output")
     _training_words(commands)
     _examining_words(commands)
-    for name in ("sweep", "examine"):
+    for name in ("sweep", "examine", "score", "luf"):
         c = commands[name]
         c.add_argument("patterns", nargs="+", help="recipes, such as exp1 or exp1/pgd-*")
         c.add_argument("--jobs", type=int, default=2, help="processes, one thread each (default: 2)")
         c.add_argument("--models", type=Path, help="weights, records and manifest are here (default: serialized_models)")
-        c.add_argument("--seeds", type=int, help="the first so many seeds (default: all of them)")
-    for name in ("train", "sweep", "examine"):
+        if name != "luf":
+            c.add_argument("--seeds", type=int, help="the first so many seeds (default: all of them)")
+    for name in ("train", "sweep", "examine", "score", "luf"):
         commands[name].add_argument("--out", type=Path, default=Path("runs"), help="what is unfinished is kept here (default: runs)")
     commands["results"].add_argument("--markdown", action="store_true", help="the table as Markdown")
     return p
 
 
 def _training_words(commands: dict[str, argparse.ArgumentParser]) -> None:
-    for name in ("train", "sweep"):
+    for name in ("train", "sweep", "luf"):
         c = commands[name]
         c.add_argument("--limit", type=int, help="use only so many training examples; never stored under the recipe's own name")
         c.add_argument("--epochs", type=int, help="another number of epochs; never stored under the recipe's own name")
         c.add_argument("--data", type=Path, help="a folder that holds the data set")
-        c.add_argument("--mirror", type=Path, help="a second, slower place for checkpoints, such as a mounted Drive")
+        if name != "luf":
+            c.add_argument("--mirror", type=Path, help="a second, slower place for checkpoints, such as a mounted Drive")
     for name in ("train", "evaluate"):
         commands[name].add_argument("recipe")
         commands[name].add_argument("--seed", type=int, default=0)
-    commands["sweep"].add_argument("--scheduler", help="the address of a dask scheduler, whose workers then do the work instead")
+    for name in ("sweep", "luf"):
+        commands[name].add_argument("--scheduler", help="the address of a dask scheduler, whose workers then do the work instead")
 
 
 def _examining_words(commands: dict[str, argparse.ArgumentParser]) -> None:
     commands["evaluate"].add_argument("--attack", default="pgd20")
+    commands["score"].add_argument("--per-class", type=int, help="search least budgets on so many test examples of each class")
+    commands["score"].add_argument("--data", type=Path, help="a folder that holds the data set")
+    commands["luf"].add_argument("--left-out", type=int, default=100, help="how many examples, one after the other (default: 100)")
+    commands["luf"].add_argument("--designs", nargs="+", default=["paired", "seeds", "unpaired"], help="default: paired seeds unpaired")
     commands["examine"].add_argument("--attack", nargs="+", default=["pgd20", "cw20", "autoattack"],
                                      help="one or more (default: pgd20 cw20 autoattack)")
     for name in ("evaluate", "examine"):
@@ -78,14 +85,20 @@ def do_list(args: argparse.Namespace) -> tuple[Any, str]:
 
 
 def do_train(args: argparse.Namespace) -> tuple[Any, str]:
+    from course_lib.parallel import joined
     from course_lib.recipes import finished, run, stored_name
     from course_lib.zoo import publish
 
     label = stored_name(args.recipe, args.limit, args.epochs)
-    record = finished(label, args.seed, args.out)
-    if record is None:
-        trained, record = run(args.recipe, args.seed, args.out, limit=args.limit, epochs=args.epochs, mirror=args.mirror, root=args.data)
-        publish(label, args.seed, trained.model, record, args.out)
+    words = {"limit": args.limit, "epochs": args.epochs, "mirror": args.mirror, "root": args.data}
+    with joined() as group:  # of one process without torchrun
+        record = group.from_first(finished(label, args.seed, args.out))
+        if record is None:
+            trained, record = run(args.recipe, args.seed, args.out, progress=group.first, **words)
+            if group.first:
+                publish(label, args.seed, trained.model, record, args.out)
+    if not group.first:
+        return None, ""
     errors = ", ".join(f"{kind} {max(record['validation'][kind]):.1%}" for kind in ("nat", "rob"))
     return record, f"finished: {label}, seed {args.seed}, in {args.out}; worst-class errors on validation data: {errors}"
 
@@ -125,6 +138,27 @@ def do_examine(args: argparse.Namespace) -> tuple[Any, str]:
     return rows, f"{len(rows)} reports are there; python -m course_lib results shows them"
 
 
+def do_score(args: argparse.Namespace) -> tuple[Any, str]:
+    from course_lib.scoring import score_stored
+    from course_lib.zoo import models_dir
+
+    rows = score_stored(args.patterns, seeds=args.seeds, per_class=args.per_class, jobs=args.jobs, out=args.out, data=args.data,
+                        models=args.models or models_dir())
+    models = {(r["recipe"], r["seed"]) for r in rows}
+    return rows, f"{len(rows)} scores of {len(models)} models are in their records"
+
+
+def do_luf(args: argparse.Namespace) -> tuple[Any, str]:
+    from course_lib.leave_out import leave_out
+    from course_lib.zoo import models_dir
+
+    where = {} if args.scheduler is None else {"backend": "dask", "scheduler": args.scheduler}
+    records = leave_out(args.patterns, left_out=args.left_out, designs=args.designs, out=args.out, models=args.models or models_dir(),
+                        jobs=args.jobs, limit=args.limit, epochs=args.epochs, root=args.data, **where)
+    lines = [f"{r['recipe']:28} {r['design']:9} LUF {r['luf']:.4f}  LUF_t {r['luf_t']:.3f}  LUF_l {r['luf_l']:.1f}" for r in records]
+    return records, "\n".join(lines)
+
+
 def do_results(args: argparse.Namespace) -> tuple[Any, str]:
     from course_lib.results import rows, table
 
@@ -141,10 +175,12 @@ def do_doctor(args: argparse.Namespace) -> tuple[Any, str]:
 
 COMMANDS = {
     "list": "the recipes, and which of their seeds are stored",
-    "train": "train one recipe; the same command again resumes it",
+    "train": "train one recipe; the same command again resumes it; under torchrun on several processors",
     "evaluate": "put a stored model through an attack on the test set",
     "sweep": "train many recipes at once; what is stored and verifies is skipped",
     "examine": "put many stored models through attacks and add the reports to their records; the same command again goes on",
+    "score": "put the unfairness scores of stored models into their records; the same command again goes on",
+    "luf": "train with one example left out, again and again, beside trainings with another seed; the same command again goes on",
     "results": "every stored report, or the table of means and spreads",
     "doctor": "look at files, hashes, versions, kernel and disk, and say what to do; fails when something is bad",
 }
@@ -164,7 +200,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted. What was trained is saved; the same command goes on from there.\n")
         return 130
-    sys.stdout.write((json.dumps(data) if args.json else text) + "\n")
+    if data is not None:  # of several processes the first one speaks
+        sys.stdout.write((json.dumps(data) if args.json else text) + "\n")
     return int(args.command == "doctor" and any(row["state"] == "bad" for row in data))
 
 

@@ -11,6 +11,7 @@ example, the last right and the first wrong one are BAT's boundary pair, the num
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib import native
+from course_lib.adult import UNITS
 from course_lib.errors import CourseError, pick, whole
 
 Number = float | Tensor
@@ -67,7 +69,9 @@ class PGD:
 
     `start`: x + Unif(-eps, eps), x + 0.001 N(0, I) or x itself, projected. `noise`: FAT's omega, the deviation of the
     Gaussian noise added at each step. Gradients are taken in eval mode; parameters, modes and the caller's random
-    state stay as they were. Without a generator the same noise is drawn each time.
+    state stay as they were. Without a generator the same noise is drawn each time. `scale` is for tables: `eps` and
+    `step_size` times it, feature by feature, is what is added, so that with adult.UNITS both are in the files' own units
+    and may exceed 1 (the box [0, 1] holds all the same).
 
     >>> from course_lib.models import build
     >>> x, y = torch.rand(4, 1, 32, 32), torch.arange(4)
@@ -81,17 +85,34 @@ class PGD:
     objective: str = "ce"
     start: str = "uniform"
     noise: float = 0.0
+    scale: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if bad := [s for s in self.scale if not 0 < s < math.inf]:
+            raise CourseError(f"scale holds {bad[0]:g}; every feature's scale must be a positive number, such as 1 / its range.")
         pick(OBJECTIVES, self.objective, "objective")
         pick(dict.fromkeys(STARTS), self.start, "start")
         whole(self.steps, "steps", 0)
         for word in ("eps", "step_size", "noise"):
-            _budget(torch.as_tensor(getattr(self, word), dtype=torch.float64), word)
+            _budget(torch.as_tensor(getattr(self, word), dtype=torch.float64), word, bool(self.scale) and word != "noise")
+
+    def __repr__(self) -> str:
+        """Without a scale as before there was one: checkpoints and finished batches are known by it."""
+        told = [f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.name != "scale" or self.scale]
+        return f"PGD({', '.join(told)})"
 
     def at(self, eps: float) -> PGD:
         """The same attack under another budget."""
         return dataclasses.replace(self, eps=eps)
+
+    def scale_for(self, x: Tensor) -> Tensor | None:
+        """[F], or None where there is none."""
+        if not self.scale:
+            return None
+        if x.ndim != 2 or x.shape[1] != len(self.scale):
+            raise CourseError(f"scale holds {len(self.scale)} values, one a feature of a table [B, {len(self.scale)}]; the input has the "
+                              f"shape {tuple(x.shape)}. Images take an attack without a scale.")
+        return torch.tensor(self.scale, dtype=x.dtype, device=x.device)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, eps: Number | None = None,
                  step_size: Number | None = None, generator: torch.Generator | None = None) -> Tensor:
@@ -150,7 +171,7 @@ class PGD:
 
 @dataclass(frozen=True)
 class _Setting:
-    """One call's checked inputs, with budgets shaped [B, 1, 1, 1] and all noise drawn in advance."""
+    """One call's checked inputs, with budgets shaped [B, 1, 1, 1] (or, scaled, [B, F]) and all noise drawn in advance."""
 
     attack: PGD
     x: Tensor
@@ -165,8 +186,9 @@ class _Setting:
     def of(cls, attack: PGD, model: nn.Module, x: Tensor, y: Tensor, eps: Number | None, step_size: Number | None,
            generator: torch.Generator | None) -> _Setting:
         x = check_images(x, y)
-        e = _per_example(attack.eps if eps is None else eps, x, "eps")
-        a = _per_example(attack.step_size if step_size is None else step_size, x, "step_size")
+        scale = attack.scale_for(x)
+        e = _per_example(attack.eps if eps is None else eps, x, "eps", scale)
+        a = _per_example(attack.step_size if step_size is None else step_size, x, "step_size", scale)
         g = torch.Generator().manual_seed(0) if generator is None else generator
         z0 = x
         if attack.start == "uniform":
@@ -286,19 +308,22 @@ def check_images(x: Tensor, y: Tensor | None = None) -> Tensor:
     return x
 
 
-def _budget(value: Tensor, word: str) -> None:
-    if not bool(((value >= 0) & (value <= 1)).all()):
-        bad = value.reshape(-1)[~((value >= 0) & (value <= 1)).reshape(-1)][0].item()
-        raise CourseError(f"{word} is {bad:g}; images lie in [0, 1], so it must be from 0 to 1. For 8 grey levels of 255 write 8 / 255.")
+def _budget(value: Tensor, word: str, own_units: bool = False) -> None:
+    allowed = (value >= 0) & ((value < math.inf) if own_units else (value <= 1))
+    if not bool(allowed.all()):
+        bad = value.reshape(-1)[~allowed.reshape(-1)][0].item()
+        rule = "with a scale it must be a number from 0" if own_units else "images lie in [0, 1], so it must be from 0 to 1"
+        raise CourseError(f"{word} is {bad:g}; {rule}. " + ("" if own_units else "For 8 grey levels of 255 write 8 / 255."))
 
 
-def _per_example(value: Number, x: Tensor, word: str) -> Tensor:
-    """One number, or one an example, as [B, 1, 1, 1]."""
+def _per_example(value: Number, x: Tensor, word: str, scale: Tensor | None = None) -> Tensor:
+    """One number, or one an example, as [B, 1, 1, 1]; times the scale of each feature, [B, F]."""
     v = torch.as_tensor(value, dtype=x.dtype, device=x.device).detach()
-    _budget(v, word)
+    _budget(v, word, scale is not None)
     if v.numel() not in (1, len(x)):
         raise CourseError(f"{word} holds {v.numel()} values for {len(x)} images; give one number, or one an image.")
-    return v.reshape(-1, *[1] * (x.ndim - 1)).expand(len(x), *[1] * (x.ndim - 1))
+    v = v.reshape(-1, *[1] * (x.ndim - 1)).expand(len(x), *[1] * (x.ndim - 1))
+    return v if scale is None else v * scale
 
 
 def _draw(kind: Callable[..., Tensor], shape: tuple[int, ...], g: torch.Generator, x: Tensor) -> Tensor:
@@ -311,3 +336,5 @@ ATTACKS: dict[str, PGD] = {
     "pgd10": PGD(steps=10),
     "cw20": PGD(steps=20, objective="margin"),
 }
+# Beside those: the small budgets of Sooksatra and Rivas in steps of an eighth of the smallest, and Adult in its files' own units.
+NAMED: dict[str, PGD] = {**ATTACKS, "pgd20-fine": PGD(0.01, 0.01 / 8), "pgd20-adult": PGD(10, 10 / 8, scale=UNITS)}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib import native
-from course_lib.attacks import ATTACKS, PGD, check_images, frozen, logits_of, project
+from course_lib.attacks import NAMED, PGD, check_images, frozen, logits_of, project
 from course_lib.errors import CourseError, pick, whole
 
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
@@ -117,7 +117,7 @@ def _nobody_notices(x: Tensor) -> Iterator[None]:
         sys.settrace(tracer)
 
 
-EXAMINERS: dict[str, PGD | AutoAttack] = {**ATTACKS, "autoattack": AutoAttack()}
+EXAMINERS: dict[str, PGD | AutoAttack] = {**NAMED, "autoattack": AutoAttack()}
 
 
 def named(attack: str, eps: float) -> PGD | AutoAttack:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,25 @@ class Case:
     def split(self) -> Split:
         return _split(self.name, self.per_class, self.data)
 
+    @property
+    def whole_split(self) -> Split:
+        return _split(self.name, None, self.data)
+
+    @property
+    def examiner(self) -> Any:
+        """What is run; its text names the folder of its verdicts."""
+        return named(self.attack, self.eps)
+
     def parts(self) -> list[Tensor]:
-        return list(torch.arange(len(self.split)).split(getattr(named(self.attack, self.eps), "batch", BATCH)))
+        return list(torch.arange(len(self.split)).split(getattr(self.examiner, "batch", BATCH)))
+
+    def verdicts(self, model: nn.Module, i: int) -> Tensor:
+        """What a batch comes to."""
+        return verdicts(model, self.split.take(self.parts()[i]), self.examiner, batch=BATCH, seed=i, progress=False)
 
     def place(self, out: Path) -> Path:
         """A folder of its own for whatever would give other verdicts."""
-        what = [self.weights, repr(named(self.attack, self.eps)), self.split.digest()]
+        what = [self.weights, repr(self.examiner), self.split.digest()]
         key = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
         return out / "examined" / self.name / f"seed{self.seed}" / f"{self.attack}-{key}"
 
@@ -84,18 +97,24 @@ def examine_stored(patterns: Sequence[str], *, attacks: Sequence[str] = ("pgd20"
     `patterns` are names such as exp1/* or exp1, `seeds` the first so many. What is stored already is skipped.
     """
     out, models = Path(out).absolute(), Path(models).absolute()
+    found = models_that(patterns, seeds, models)
+    rows = []
+    for attack in attacks:
+        cases = [Case(n, s, attack, named(attack, eps).eps, per_class, entry(n, s, models)["weights"]["sha256"], models, data)
+                 for n, s in sorted(found, key=lambda t: t[1])]
+        in_batches([c for c in cases if not c.stored()], attack, out, whole(jobs, "jobs", 1), progress)
+        rows += [_row(c) for c in cases]
+    return rows
+
+
+def models_that(patterns: Sequence[str], seeds: int | None, models: Path) -> list[tuple[str, int]]:
+    """The stored models with weights whose names match, and which seeds."""
     stored = manifest(models)
     names = matching(stored, patterns)
     found = [(n, int(s)) for n in names for s in stored[n] if "weights" in stored[n][s] and (seeds is None or int(s) < seeds)]
     if not found:
         raise CourseError(f"No model whose weights are stored matches {', '.join(patterns)}. There is: {', '.join(stored)}.")
-    rows = []
-    for attack in attacks:
-        cases = [Case(n, s, attack, named(attack, eps).eps, per_class, entry(n, s, models)["weights"]["sha256"], models, data)
-                 for n, s in sorted(found, key=lambda t: t[1])]
-        _examine([c for c in cases if not c.stored()], attack, out, whole(jobs, "jobs", 1), progress)
-        rows += [_row(c) for c in cases]
-    return rows
+    return found
 
 
 def _row(case: Case) -> dict[str, Any]:
@@ -103,27 +122,28 @@ def _row(case: Case) -> dict[str, Any]:
     return {"recipe": case.name, "seed": case.seed, **(chosen([r for r in rows if r["counts"] == counts], case.attack, case.eps) or {})}
 
 
-def _examine(cases: Sequence[Case], title: str, out: Path, jobs: int, progress: bool) -> None:
-    """Whatever batch has no verdicts yet, then a report a model as soon as its last batch is there."""
+def in_batches(cases: Sequence[Case], title: str, out: Path, jobs: int, progress: bool, *,
+               publish: Callable[[Case, Path], None] | None = None) -> None:
+    """Whatever batch has no verdicts yet, then a report a model (or what `publish` makes) as soon as its last batch is there."""
+    publish = _publish if publish is None else publish
     todo = {c: [i for i in range(len(c.parts())) if read(c, i, out) is None] for c in cases}
     total, left = (sum(len(part) for c in cases for i, part in enumerate(c.parts()) if full or i in todo[c]) for full in (True, False))
     calls = [joblib.delayed(examine_batch)(c, i, out) for c, missing in todo.items() for i in missing]
     for c in [c for c, missing in todo.items() if not missing]:
-        _publish(c, out)
+        publish(c, out)
     with tqdm(total=total, initial=total - left, unit="image", desc=title, disable=not progress) as bar:
         for case, i in joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)(calls):
             bar.update(len(case.parts()[i]))
             todo[case].remove(i)
             if not todo[case]:
-                _publish(case, out)
+                publish(case, out)
 
 
 def examine_batch(case: Case, i: int, out: Path) -> tuple[Case, int]:
     """One batch, on one thread; its verdicts are written whole or not at all."""
     keep_memory()
     with one_thread():
-        model = _model(case.name, case.seed, case.weights, case.models)
-        found = verdicts(model, case.split.take(case.parts()[i]), named(case.attack, case.eps), batch=BATCH, seed=i, progress=False)
+        found = case.verdicts(_model(case.name, case.seed, case.weights, case.models), i)
     body = json.dumps(found.tolist())
     sealed = {"sha256": _seal(case, i, out, body), "verdicts": body}
     write_together({_file(case, i, out): json.dumps(sealed).encode()})
@@ -149,8 +169,13 @@ def _seal(case: Case, i: int, out: Path, body: str) -> str:
     return hashlib.sha256(f"{case.place(out).name} {i} {body}".encode()).hexdigest()
 
 
-def _publish(case: Case, out: Path) -> None:
+def together(case: Case, out: Path) -> Tensor:
+    """The verdicts of all its batches."""
     parts = [read(case, i, out) for i in range(len(case.parts()))]
-    found = torch.cat([p for p in parts if p is not None], 1)
+    return torch.cat([p for p in parts if p is not None], 1)
+
+
+def _publish(case: Case, out: Path) -> None:
+    found = together(case, out)
     report = tally(found, case.split.classes, case.attack, case.eps)
     add_reports(case.name, case.seed, [report], case.weights, case.models)

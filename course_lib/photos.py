@@ -1,12 +1,19 @@
-"""CIFAR-10: from a folder, the course's cache, torchvision's download, or the part that is embedded."""
+"""CIFAR-10: from a folder, the course's cache, torchvision's download, or the part that is embedded.
+
+`opened` is what every set of photographs comes through that torchvision reads. Where COURSE_MIRROR is set (an address
+such as https://mirror.example/data), files are looked for under it before their publisher's; torchvision's md5 decide in both cases.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import pickle
+import tarfile
 import zipfile
+from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,15 +59,37 @@ def _from_npz(path: Path, part: str) -> Part:
 
 
 def _from_torchvision(place: Path, part: str, download: bool, most: int) -> Part:
-    """The folder cifar-10-batches-py, which torchvision checks by md5 before it opens a pickle."""
-    try:
-        data = torchvision_datasets().CIFAR10(place, train=part == "train", download=download)
-    except (OSError, RuntimeError, pickle.UnpicklingError) as e:
-        raise CourseError(
-            f"CIFAR-10 is not whole in {place} and was not downloaded ({e}). Put the folder cifar-10-batches-py there, connect to the "
-            f"internet, or ask for at most the {most:,} embedded images: limit={most}."
-        ) from None
+    """The folder cifar-10-batches-py."""
+    wants = f"the folder cifar-10-batches-py there, connect to the internet, or ask for at most the {most:,} embedded images: limit={most}"
+    data = opened("CIFAR10", place, wants, download=download, train=part == "train")
     return np.ascontiguousarray(data.data.transpose(0, 3, 1, 2)), np.asarray(data.targets, np.int64)
+
+
+def opened(name: str, place: Path, wants: str, *, download: bool, **words: Any) -> Any:
+    """torchvision's data set of this name, which checks its files by md5 before it reads them; `wants` says what a user may do."""
+    kind, mirror = getattr(torchvision_datasets(), name), os.environ.get("COURSE_MIRROR")
+    failed = []
+    for each in (mirrored(kind, mirror), kind) if download and mirror else (kind,):
+        try:
+            return each(place, download=download, **words)
+        except ImportError as e:
+            needed = str(e.name).partition(".")[0]
+            raise CourseError(f"{name} cannot be read without {needed}: pip install {needed}.") from None
+        except (OSError, RuntimeError, ValueError, KeyError, EOFError, HTTPException, tarfile.TarError, pickle.UnpicklingError) as e:
+            failed.append(" ".join(str(e).split()) or type(e).__name__)
+    how = "was not downloaded" if download else "nothing is downloaded into a folder that you name"
+    raise CourseError(f"{name} is not whole in {place} and {how} ({'; '.join(failed)}). Put {wants}.")
+
+
+def mirrored(kind: Any, base: str) -> Any:
+    """The same data set with its files at another address."""
+    def there(url: str) -> str:
+        return f"{base.rstrip('/')}/{url.rsplit('/', 1)[1]}"
+
+    words: dict[str, Any] = {"url": there(kind.url)} if hasattr(kind, "url") else {}  # CIFAR
+    for name in {"split_list", "_ARCHIVES"} & set(dir(kind)):  # SVHN, Imagenette
+        words[name] = {part: (there(url), *rest) for part, (url, *rest) in getattr(kind, name).items()}
+    return type(kind.__name__, (kind,), words)
 
 
 def _sheet(folder: Path, part: str) -> Split:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -74,10 +75,13 @@ def least_eps(model: nn.Module, x: Tensor, y: Tensor, *, attack: PGD | None = No
 
     What is kept is always a budget that succeeded, the distance of the adversarial example that was found, so it is an
     upper bound of the true minimum. That a budget fails proves nothing: PGD's success is not monotone in it.
+    Under an attack with a `scale` all budgets are in its units, and the cap may exceed 1.
     """
-    if not 0 < first <= cap <= 1 or tolerance <= 0:
-        raise CourseError(f"first {first:g} and cap {cap:g} must satisfy 0 < first <= cap <= 1, and tolerance {tolerance:g} be above 0.")
-    s = _Search.of(model, x, y, attack or PGD(steps=20), generator)
+    attack = attack or PGD(steps=20)
+    _bracket(attack, "first", first, cap)
+    if tolerance <= 0:
+        raise CourseError(f"first {first:g} and cap {cap:g} are a bracket; tolerance is {tolerance:g}, it must be above 0.")
+    s = _Search.of(model, x, y, attack, generator)
     e = torch.full_like(s.low, first)
     while len(on := torch.nonzero((s.high == torch.inf) & (s.low < cap)).flatten()):
         s.attempt(on, e[on])
@@ -90,13 +94,20 @@ def least_eps(model: nn.Module, x: Tensor, y: Tensor, *, attack: PGD | None = No
 def grid_eps(model: nn.Module, x: Tensor, y: Tensor, *, attack: PGD | None = None, increment: float = 1 / 255, cap: float = 64 / 255,
              generator: torch.Generator | None = None) -> LeastEps:
     """The paper's way: the first of increment, 2 increment, ... that succeeds, so up to one increment too large."""
-    if not 0 < increment <= cap <= 1:
-        raise CourseError(f"increment {increment:g} and cap {cap:g} must satisfy 0 < increment <= cap <= 1.")
-    s = _Search.of(model, x, y, attack or PGD(steps=20), generator)
+    attack = attack or PGD(steps=20)
+    _bracket(attack, "increment", increment, cap)
+    s = _Search.of(model, x, y, attack, generator)
     for k in range(1, int(cap / increment + 1e-9) + 1):
         on = torch.nonzero(s.high == torch.inf).flatten()
         s.attempt(on, torch.full_like(s.low[on], k * increment), exact=True)
     return s.found(cap)
+
+
+def _bracket(attack: PGD, word: str, first: float, cap: float) -> None:
+    most = math.inf if attack.scale else 1
+    if not 0 < first <= cap <= most or cap == math.inf:
+        limit = "be finite" if attack.scale else f"satisfy 0 < {word} <= cap <= 1"
+        raise CourseError(f"{word} {first:g} and cap {cap:g} must {limit}, the first above 0 and no larger than the cap.")
 
 
 @dataclass
@@ -127,7 +138,9 @@ class _Search:
         z = self.attack.walk(self.model, x, y, eps=eps, step_size=2.5 * eps / k, generator=self.generator, stop=True).first_wrong
         self.steps += k * len(on)
         hit = predict(self.model, z, y) != y
-        far = eps if exact else torch.minimum((z - x).abs().flatten(1).amax(1), eps)
+        scale = self.attack.scale_for(x)
+        moved = (z - x).abs() if scale is None else (z - x).abs() / scale
+        far = eps if exact else torch.minimum(moved.flatten(1).amax(1), eps)
         self.high[on[hit]] = far[hit]
         self.low[on[~hit]] = eps[~hit]
         self.low = torch.minimum(self.low, self.high)  # a smaller budget than one that failed can succeed
@@ -173,6 +186,10 @@ def group_means(confidence: Tensor, y: Tensor, group: Tensor, names: Sequence[st
         raise CourseError(f"{len(confidence)} confidences, {len(y)} labels and {len(group)} groups; give one of each for every example.")
     if len(group) and not 0 <= int(group.min()) <= int(group.max()) < len(names):
         raise CourseError(f"Groups run from {int(group.min())} to {int(group.max())}; the {len(names)} names end at {len(names) - 1}.")
+    if not bool(torch.isfinite(confidence).all()):
+        raise CourseError("A confidence is NaN or infinite, so no mean of them is known. Look at the model that gave it.")
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) <= 1:
+        raise CourseError(f"Labels run from {int(y.min())} to {int(y.max())}; equalised odds are told for labels 0 and 1.")
     means = np.empty((2, len(names)))
     for label in (0, 1):
         for g, name in enumerate(names):
@@ -185,6 +202,8 @@ def group_means(confidence: Tensor, y: Tensor, group: Tensor, names: Sequence[st
 
 def eou(confidence: Tensor, y: Tensor, group: Tensor, names: Sequence[str]) -> tuple[float, float]:
     """Equalised-odds unfairness on the examples of label 0 and of label 1: the range over groups of the mean confidence in class 1."""
+    if len(names) < 2:
+        raise CourseError(f"The only group is {', '.join(names) or 'none'}; a range over groups needs two at least.")
     zero, one = np.ptp(group_means(confidence, y, group, names), axis=1)
     return float(zero), float(one)
 

@@ -32,10 +32,10 @@ def tasks(patterns: Sequence[str], seeds: int | None = None) -> list[Task]:
 
 
 def waves(todo: Sequence[Task]) -> list[list[Task]]:
-    """Hot starts before what starts from them."""
+    """Hot starts, and models that copies fool, before what needs them."""
     names = {n for n, _ in todo}
-    first = [t for t in todo if RECIPES[t[0]].start not in names]
-    rest = [t for t in todo if RECIPES[t[0]].start in names]
+    first = [t for t in todo if not RECIPES[t[0]].needs & names]
+    rest = [t for t in todo if RECIPES[t[0]].needs & names]
     return [first, *waves(rest)] if rest else [first] if first else []
 
 

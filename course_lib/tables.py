@@ -13,6 +13,18 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f}"
 
 
+def budget(eps: float) -> str:
+    """An attack's eps: of 255 where it is a number of grey levels or tenths of them, else as it is; above 1 a table's own units.
+
+    >>> budget(8 / 255), budget(0.01), budget(10)
+    ('8/255', '0.01', '10 units')
+    """
+    if eps > 1:
+        return f"{eps:g} units"
+    levels = 255 * eps
+    return f"{levels:.3g}/255" if abs(levels - round(levels, 1)) < 1e-4 else f"{eps:.3g}"
+
+
 class Table(list[dict[str, Any]]):
     """A list of rows. `columns` names what is shown and how each value is written; a row may hold more than that.
 

@@ -2,11 +2,15 @@
 
 Everything random is derived from (seed, epoch, batch): the order of an epoch, the noise of a batch. So a checkpoint
 holds weights, the optimiser's moments, the method's memory, the position and the history, and no generator at all.
+
+Under torchrun (see parallel.py) each process takes its share of every batch, with noise of its own, and after each batch all
+hold the same: the mean gradient, running averages, sums of statistics. So the first one's checkpoint is everybody's.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import signal
 import threading
@@ -21,8 +25,9 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from course_lib import native
+from course_lib import native, parallel
 from course_lib.attacks import check_fit
+from course_lib.augmentation import AUGMENTATIONS, augment
 from course_lib.checkpoints import SaveError
 from course_lib.data import Dataset, Split, batches
 from course_lib.errors import CourseError, pick, whole
@@ -42,9 +47,11 @@ class Optim:
     drops: tuple[tuple[int, float], ...] = ()
     momentum: float = 0.0
     weight_decay: float = 0.0
+    augment: str = field(default="", repr=False)  # how each batch is changed before the loss; a name in AUGMENTATIONS
 
     def __post_init__(self) -> None:
         pick(OPTIMISERS, self.name, "optimiser")
+        pick(AUGMENTATIONS, self.augment, "augmentation")
         whole(self.batch, "batch size", 1)
         if not 0 < self.lr < math.inf:
             raise CourseError(f"The learning rate is {self.lr}; it must be a positive number, such as 1e-3.")
@@ -108,9 +115,9 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
     t = _Training(model, method, train, epochs, optim, whole(seed, "seed", 0), validate)
     with _Keeper(t, store, save_every, progress) as keeper:
         while t.epoch < epochs:
-            for x, y in t.rest_of_epoch():
+            for x, y, weight in t.rest_of_epoch():
                 t.update_method()
-                t.step(*t.forward(x, y))
+                t.step(*t.gradients(x, y, weight))
                 keeper.tick()
             t.end_epoch()
             keeper.save()
@@ -125,7 +132,7 @@ class _Training:
     def __init__(self, model: nn.Module, method: Method, train: Split, epochs: int, optim: Optim, seed: int,
                  validate: Callable[[nn.Module, Step], Report] | None) -> None:
         self.model, self.method, self.train, self.epochs, self.optim = model, method, train, epochs, optim
-        self.seed, self.validate = seed, validate
+        self.seed, self.validate, self.group = seed, validate, parallel.group()
         self.optimiser = optim.make(model)
         self.device = next(model.parameters()).device
         check_fit(model, train.images(slice(0, 1)).to(self.device), len(train.classes))
@@ -138,21 +145,23 @@ class _Training:
         self.history: list[dict[str, Any]] = []
         self.whole = True  # False while a step changes the weights
 
-    def at(self) -> Step:
-        return Step(self.epoch, self.epochs, self.batch, self.batches, self.generator("batch", self.batch), self.stats)
+    def at(self, word: str = "batch") -> Step:
+        return Step(self.epoch, self.epochs, self.batch, self.batches, self.generator(word, self.batch), self.stats)
 
     def generator(self, word: str, number: int = 0) -> torch.Generator:
         """A generator that depends on nothing but (seed, epoch, what it is for)."""
         name = f"{self.seed}/{self.epoch}/{word}/{number}".encode()
         return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(name).digest()[:8], "little") >> 1)
 
-    def rest_of_epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of this epoch that have not been trained on."""
+    def rest_of_epoch(self) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """This process's share of each batch of this epoch that has not been trained on, and how large a share it is."""
         self.model.train()
         done = self.batch
         for i, (x, y) in enumerate(batches(self.train, self.optim.batch, self.generator("order"))):
             if i >= done:
-                yield x.to(self.device), y.to(self.device)
+                x = augment(x, self.generator("augment", i), self.optim.augment)
+                x, y, weight = self.group.share(x, y)
+                yield x.to(self.device), y.to(self.device), weight
 
     def update_method(self) -> None:
         """Give the method its report before the first batch of its period; once, however often we are stopped here."""
@@ -160,39 +169,65 @@ class _Training:
         if every is None or self.updated or self.batch % (self.batches if every == "epoch" else every):
             return
         at = self.at()
-        report = self.validate(self.model, at) if self.validate else None
+        report = self.report(at)
         memory = self.method.update(self.memory, report, at)
         self.memory, self.stats, self.updated = memory, {}, True
         if report is not None and self.batch == 0:  # the history keeps the first report of an epoch
             self.reports.append({"batch": self.batch, **report.to_json()})
 
-    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss and its statistics. When it fails, running averages inside the model are put back."""
+    def report(self, at: Step) -> Report | None:
+        """Found by the first process alone, and handed to the others."""
+        with self.group.together():
+            report = self.validate(self.model, at) if self.validate and self.group.first else None
+        return self.group.from_first(report)
+
+    def gradients(self, x: Tensor, y: Tensor, weight: float) -> tuple[float, dict[str, Tensor]]:
+        """The loss and its statistics; the gradients are in the parameters. When it fails, the model's running averages are put back."""
         before = [b.clone() for b in self.model.buffers()]
         try:
-            out = self.method.loss(self.model, x, y, self.memory, self.at())
-            loss, stats = out if isinstance(out, tuple) else (out, {})
-            if not torch.isfinite(loss):
-                raise CourseError(
-                    f"The loss became {loss.item()} in epoch {self.epoch + 1}, batch {self.batch + 1}. "
-                    "Try a smaller learning rate."
-                )
+            with self.group.together():
+                loss, stats = self.loss(x, y)
+                self.optimiser.zero_grad(set_to_none=True)
+                loss.backward()
+            loss = loss.detach()
+            if self.group.size > 1:
+                loss, stats = self.exchanged(loss.clone(), stats, before, weight)
         except BaseException:
             for now, then in zip(self.model.buffers(), before, strict=True):
                 now.data.copy_(then)
             raise
+        return loss.item(), stats
+
+    def loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        g = self.group
+        at = self.at("batch" if g.size == 1 else f"batch, process {g.rank} of {g.size}")
+        out = self.method.loss(self.model, x, y, self.memory, at)
+        loss, stats = out if isinstance(out, tuple) else (out, {})
+        if not torch.isfinite(loss):
+            raise CourseError(
+                f"The loss became {loss.item()} in epoch {self.epoch + 1}, batch {self.batch + 1}. "
+                "Try a smaller learning rate."
+            )
         return loss, stats
 
-    def step(self, loss: Tensor, stats: dict[str, Tensor]) -> None:
+    def exchanged(self, loss: Tensor, stats: dict[str, Tensor], before: list[Tensor], weight: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss, gradients and running averages (what has changed in them) become the means over all processes, statistics the sums."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        averages = [(now, then) for now, then in zip(self.model.buffers(), before, strict=True) if now.is_floating_point()]
+        changes = [now - then for now, then in averages]
+        self.group.mean([loss, *gradients, *changes], weight)
+        for (now, then), change in zip(averages, changes, strict=True):
+            now.data.copy_(then + change)
+        return loss, self.group.total(stats, weight)
+
+    def step(self, loss: float, stats: dict[str, Tensor]) -> None:
         self.whole = False
         for group in self.optimiser.param_groups:
             group["lr"] = self.optim.rate(self.epoch)
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
         self.optimiser.step()
         for k, v in stats.items():
-            self.stats[k] = self.stats[k] + v.detach() if k in self.stats else v.detach().clone()
-        self.loss_sum += loss.item()
+            self.stats[k] = self.stats[k].to(v.device) + v.detach() if k in self.stats else v.detach().clone()
+        self.loss_sum += loss
         self.batch, self.updated, self.whole = self.batch + 1, False, True
 
     def end_epoch(self) -> None:
@@ -220,40 +255,62 @@ class _Training:
         for name in self.KEPT:
             setattr(self, name, state[name])
 
+    def as_the_first(self) -> None:
+        """Stand where the first process stands, whatever it went on from."""
+        if self.group.size > 1:
+            file = io.BytesIO()
+            torch.save(self.state() if self.group.first else None, file)
+            state = torch.load(io.BytesIO(self.group.from_first(file.getvalue())), weights_only=True, map_location="cpu")
+            self.restore(state)
+
     def identity(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to be this training's."""
         shapes = {name: tuple(v.shape) for name, v in self.model.state_dict().items()}
-        return {"format": FORMAT, "model": f"{type(self.model).__name__} {shapes}", "method": repr(self.method), "optim": repr(self.optim),
-                "epochs": self.epochs, "seed": self.seed, "data": self.train.digest(), "classes": ", ".join(self.train.classes)}
+        optim = repr(self.optim) + self.optim.augment  # repr leaves that out, so that checkpoints from before it are known
+        return {"format": FORMAT, "model": f"{type(self.model).__name__} {shapes}", "method": repr(self.method), "optim": optim,
+                "epochs": self.epochs, "seed": self.seed, "data": self.train.digest(), "classes": ", ".join(self.train.classes),
+                **_processes(self.group.size)}
 
 
 def environment() -> dict[str, Any]:
     """What may differ, but then the last digits may, too."""
-    kernel = native.library()
+    kernel, group = native.library(), parallel.group()
     return {"torch": str(torch.__version__), "threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability(),
-            "kernel": "PyTorch" if kernel is None else Path(kernel._name).stem}
+            "kernel": "PyTorch" if kernel is None else Path(kernel._name).stem, **_processes(group.size)}
+
+
+def _processes(number: int) -> dict[str, Any]:
+    """One process says nothing of it, with torchrun and without: it does the same."""
+    return {"processes of torchrun": number} if number > 1 else {}
 
 
 class _Keeper:
     """Saves a training by the clock, at each epoch's end and when it is stopped, and shows how far it is.
 
-    The first SIGINT or SIGTERM waits for the end of the batch; a second one does not.
+    The first SIGINT or SIGTERM waits for the end of the batch; a second one does not. Among several processes all stop at the
+    end of the same batch, and a second one changes nothing, since torchrun may send it beside Slurm's; the first process saves.
     """
 
     def __init__(self, t: _Training, store: Checkpoints | None, every: float, progress: bool) -> None:
-        self.t, self.store, self.every = t, store, every
+        self.t, self.store, self.every = t, store if t.group.first else None, every
         self.stop: int | None = None  # the signal that asked us to stop
         self.handlers: dict[int, Any] = {}
         self.wants = [(p, p.requires_grad) for p in t.model.parameters()]
-        if store is not None:
-            store.open(t.identity(), environment())
-            if (found := store.latest()) is not None:
-                t.restore(found[1])
-        self.saved, self.saved_at = (t.position() if store and t.position() else -1), time.monotonic()
+        with t.group.together():
+            self.open()
+        t.as_the_first()
+        self.saved, self.saved_at = (t.position() if self.store and t.position() else -1), time.monotonic()
         self.began = time.monotonic() - t.seconds
+        progress = progress and t.group.first
         self.bar = tqdm(total=t.epochs * t.batches, initial=t.position(), unit="batch", disable=not progress, desc=t.method.name)
         if progress and (lines := self.where()):
             self.bar.write("; ".join(lines), file=self.bar.fp)  # standard output is for results
+
+    def open(self) -> None:
+        if self.store is not None:
+            self.store.open(self.t.identity(), environment())
+            if (found := self.store.latest()) is not None:
+                self.t.restore(found[1])
 
     def where(self) -> list[str]:
         """saving in runs/exp1; resuming at epoch 7, batch 212 of 480 (61 %, about 2 min left)"""
@@ -271,7 +328,7 @@ class _Keeper:
     def tick(self) -> None:
         """After every batch: is it time to save, or to stop?"""
         self.bar.update()
-        if self.stop is not None:
+        if self.t.group.any(self.stop is not None):
             raise KeyboardInterrupt
         if time.monotonic() - self.saved_at >= self.every:
             self.save()
@@ -292,7 +349,7 @@ class _Keeper:
 
     def __enter__(self) -> _Keeper:
         def caught(number: int, frame: Any) -> None:
-            if self.stop is not None:
+            if self.stop is not None and self.t.group.size == 1:
                 raise KeyboardInterrupt
             self.stop = number
 

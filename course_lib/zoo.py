@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from course_lib.errors import CourseError, pick
 from course_lib.fairness import Report, Spread
 from course_lib.models import build
 from course_lib.shelf import FORMAT, entry, inside, locked, manifest, models_dir, parse_json, released, verified, write_together
-from course_lib.tables import Show, Table, percent
+from course_lib.tables import Show, Table, budget, percent
 
 
 def load_record(name: str, *, seed: int = 0, root: Path | None = None) -> dict[str, Any]:
@@ -88,8 +88,8 @@ def load_report(name: str, *, seed: int = 0, attack: str = "pgd20", eps: float =
     if mine := chosen(rows, attack, eps, per_class):
         return Report.from_json(mine)
     many, each = ("", "") if per_class is None else (f" on {per_class} images a class", " on {:,} images")
-    there = ", ".join(f"{r.get('attack')} at {255 * r.get('eps', 0):.3g}/255{each.format(images(r))}" for r in rows)
-    raise CourseError(f"No report of {name} under {attack} at {255 * eps:.3g}/255{many} is stored. There is: {there}.")
+    there = ", ".join(f"{r.get('attack')} at {budget(r.get('eps', 0))}{each.format(images(r))}" for r in rows)
+    raise CourseError(f"No report of {name} under {attack} at {budget(eps)}{many} is stored. There is: {there}.")
 
 
 def chosen(rows: Iterable[dict[str, Any]], attack: str, eps: float, per_class: int | None = None) -> dict[str, Any] | None:
@@ -127,7 +127,8 @@ def load_reports(name: str, *, attack: str = "pgd20", eps: float = 8 / 255, per_
 
 # What is shown of a model: title, kind of error, attack ("" is any: standard errors are the same in all) and budget of 255.
 FIGURES = (("standard", "nat", "", 0), ("robust 8/255", "rob", "pgd20", 8), ("robust 16/255", "rob", "pgd20", 16),
-           ("AutoAttack 8/255", "rob", "autoattack", 8))
+           ("AutoAttack 8/255", "rob", "autoattack", 8), ("robust 0.01", "rob", "pgd20-fine", 2.55),
+           ("robust 10 units", "rob", "pgd20-adult", 2550))
 TITLES = tuple(f"{title} {what}" for title, *_ in FIGURES for what in ("avg", "worst"))
 CAPTION = "Errors in percent on the test set, average and worst class"
 
@@ -159,7 +160,8 @@ def list_models(root: Path | None = None) -> Table:
 
 def _fewer(rows: Iterable[Mapping[str, Any]]) -> str:
     """A word about AutoAttack where it was not run on as many images as the rest."""
-    pairs = [(r.get(f"{FIGURES[-1][0]} images"), r.get(f"{FIGURES[0][0]} images")) for r in rows]
+    strong = next(title for title, _, attack, _ in FIGURES if attack == "autoattack")
+    pairs = [(r.get(f"{strong} images"), r.get(f"{FIGURES[0][0]} images")) for r in rows]
     fewer = {few for few, all_of_them in pairs if few is not None and few != all_of_them}
     return f"; AutoAttack on {' or '.join(f'{n:,}' for n in sorted(fewer))} images" if fewer else ""
 
@@ -241,15 +243,49 @@ def _manifest_bytes(known: Mapping[str, Mapping[str, Any]]) -> bytes:
 def add_reports(name: str, seed: int, reports: Sequence[Report], weights: str, root: Path | None = None) -> None:
     """Put further reports of the model with these weights (sha256) into its record, in place of those of the same attack,
     budget and images. The weights' file is not touched; reports on the most images stand first."""
-    root = root or models_dir()
+    fresh = [json.loads(json.dumps(r.to_json())) for r in reports]
+
+    def change(record: dict[str, Any]) -> None:
+        kept = [r for r in report_rows(record, name) if not any(_same_kind(r, f) for f in fresh)]
+        record["reports"] = sorted([*kept, *fresh], key=images, reverse=True)
+
+    _amend(name, seed, weights, root or models_dir(), change)
+
+
+SCORE_KEYS = ("score", "attack", "eps", "estimator", "group")  # by which one score of a record is told from the others
+
+
+def add_scores(name: str, seed: int, scores: Sequence[Mapping[str, Any]], weights: str, root: Path | None = None) -> None:
+    """Put unfairness scores of the model with these weights (sha256) into its record, in place of those of the same kind."""
+    fresh = [json.loads(json.dumps(row)) for row in scores]
+
+    def kind(row: Mapping[str, Any]) -> list[Any]:
+        return [row.get(k) for k in SCORE_KEYS]
+
+    def change(record: dict[str, Any]) -> None:
+        history = {k: record.pop(k) for k in ("history",) if k in record}  # it stands last
+        kept = [r for r in record.get("scores", []) if kind(r) not in [kind(f) for f in fresh]]
+        record |= {"scores": sorted([*kept, *fresh], key=lambda r: [str(v) for v in kind(r)]), **history}
+
+    _amend(name, seed, weights, root or models_dir(), change)
+
+
+def load_scores(name: str, *, seed: int = 0, root: Path | None = None) -> list[dict[str, Any]]:
+    """The unfairness scores in one model's record, or none."""
+    rows = short_record(entry(name, seed, root).get("record", {}), root).get("scores", [])
+    if not isinstance(rows, list) or not all(isinstance(r, dict) and "score" in r for r in rows):
+        raise CourseError(f"{name}: its record's scores are damaged. Restore the record, or make them again: course_lib score {name}")
+    return rows
+
+
+def _amend(name: str, seed: int, weights: str, root: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a record; its weights' file is not touched."""
     with locked(root):
         known, what = manifest(root), entry(name, seed, root)
         if what.get("weights", {}).get("sha256") != weights:
             raise CourseError(f"{name}, seed {seed}, was stored anew while it was examined. Examine it again.")
         record = load_record(name, seed=seed, root=root)
-        fresh = [json.loads(json.dumps(r.to_json())) for r in reports]
-        kept = [r for r in report_rows(record, name) if not any(_same_kind(r, f) for f in fresh)]
-        record["reports"] = sorted([*kept, *fresh], key=images, reverse=True)
+        change(record)
         raw, file = (json.dumps(record, indent=1) + "\n").encode(), what["record"]["file"]
         known[name][str(seed)] = {**what, "record": {**what["record"], "sha256": hashlib.sha256(raw).hexdigest()}}
         write_together({root / file: raw, root / "manifest.json": _manifest_bytes(known)})

@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from course_lib import native
 from course_lib.attacks import ATTACKS, OBJECTIVES, PGD, STARTS, Walk, check_images, frozen, predict
 from course_lib.errors import CourseError
+from course_lib.models import build
 from tests.helpers import Linear, Small, fails_at, images, labels, left_alone, random_states, seeded, trained_lenet
 
 # ------------------------------------------------------------------------------------------ closed forms, on f(x) = Wx + b
@@ -405,3 +408,69 @@ def test_an_error_inside_the_model_is_not_disguised() -> None:
 def test_good_images_pass_unchanged() -> None:
     assert check_images(X, Y).data_ptr() == X.data_ptr()
     assert PGD()(Small(), X[:0], Y[:0]).shape == (0, 1, 6, 6)
+
+
+# ------------------------------------------------------------------------------------------ tables
+
+
+UNITS3 = (1 / 10, 1 / 100, 1.0)  # features that run over 10, 100 and 1 of their own units
+
+
+def table() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    x = torch.rand(40, 3, generator=seeded(5), dtype=torch.float64)
+    return Linear((3,)), x, torch.arange(40) % 2
+
+
+def test_a_scale_multiplies_budget_and_step_feature_by_feature() -> None:
+    """One step on a linear model, by hand: z = clip(x + units * min(step, eps) * sign(gradient))."""
+    model, x, y = table()
+    for eps, step in ((2.0, 1.5), (3.0, 50.0)):
+        z = PGD(eps, step, 1, start="clean", scale=UNITS3)(model, x, y)
+        direction = (model.weight[1] - model.weight[0]).detach().sign() * (1 - 2 * y[:, None])
+        assert torch.allclose(z, (x + min(step, eps) * torch.tensor(UNITS3, dtype=x.dtype) * direction).clamp(0, 1))
+    even = PGD(0.2, 0.1, 3, scale=(1.0, 1.0, 1.0))
+    assert torch.equal(even(model, x, y), PGD(0.2, 0.1, 3)(model, x, y))
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_no_iterate_leaves_the_scaled_ball_or_the_box(start: str) -> None:
+    model, x, y = table()
+    for z, _ in PGD(5.0, 2.0, 4, start=start, scale=UNITS3).path(model, x, y):
+        assert z.min() >= 0 and z.max() <= 1 and ((z - x).abs() <= 5 * torch.tensor(UNITS3, dtype=x.dtype) + 1e-12).all()
+    each = torch.linspace(0, 5, len(x), dtype=x.dtype)
+    z = PGD(5.0, 2.0, 4, start=start, scale=UNITS3).walk(model, x, y, eps=each, stop=True).last
+    assert ((z - x).abs() <= each[:, None] * torch.tensor(UNITS3, dtype=x.dtype) + 1e-12).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "say"),
+    [
+        (lambda: PGD(scale=(0.5, 0.0)), "scale holds 0; every feature's scale must be a positive number"),
+        (lambda: PGD(scale=(math.inf,)), "scale holds inf"),
+        (lambda: PGD(eps=-1.0, scale=UNITS3), "eps is -1; with a scale it must be a number from 0"),
+        (lambda: PGD(eps=math.inf, scale=UNITS3), "eps is inf"),
+        (lambda: PGD(eps=10.0), "eps is 10; images lie in"),
+        (lambda: PGD(5.0, scale=(1.0, 1.0))(*table()), r"scale holds 2 values.*\[B, 2\]; the input has the shape \(40, 3\)"),
+        (lambda: PGD(5.0, scale=UNITS3)(Linear((1, 1, 3)), torch.rand(2, 1, 1, 3).double(), torch.tensor([0, 1])), "Images take an attack"),
+    ],
+)
+def test_a_wrong_scale_is_told(make: Callable[[], object], say: str) -> None:
+    with pytest.raises(CourseError, match=say):
+        make()
+
+
+def test_without_a_scale_nothing_is_called_otherwise() -> None:
+    """Checkpoints, finished batches and recipes are known by this text."""
+    assert repr(PGD()) == f"PGD(eps={8 / 255}, step_size={2 / 255}, steps=20, objective='ce', start='uniform', noise=0.0)"
+    assert repr(PGD(3.0, scale=(0.5,))).endswith("noise=0.0, scale=(0.5,))")
+
+
+def test_the_kernel_leaves_scaled_attacks_alone() -> None:
+    """Images of one row would fit its memory and be attacked with wrong budgets."""
+    from course_lib.attacks import _Setting
+
+    model, x, y = build("lenet5"), torch.rand(2, 1, 32, 32), torch.tensor([0, 1])
+    setting = _Setting.of(PGD(steps=2), model, x, y, None, None, None)
+    scaled = dataclasses.replace(setting, attack=PGD(steps=2, scale=UNITS3))
+    assert native.walk(scaled, model, 0, False) is None
+    assert native.library() is None or native.walk(setting, model, 0, False) is not None

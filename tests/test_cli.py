@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import signal
 import subprocess
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from course_lib.__main__ import COMMANDS, main
+from course_lib.attacks import PGD
 from course_lib.recipes import RECIPES
+from course_lib.scoring import ESTIMATORS, PLANS, Plan, Search
 from course_lib.zoo import publish
 from tests.helpers import network_of, report, with_tiny_recipes
 
@@ -64,6 +67,26 @@ def test_evaluate(capsys: Capture) -> None:
     assert data(capsys, "evaluate", "tiny/first", "--per-class", "2")["counts"] == [2, 2, 2]
     code, out, _ = call(capsys, "evaluate", "tiny/first", "--eps", "0.01")
     assert code == 0 and len(out.splitlines()) == 3 and out.startswith("cat")
+
+
+def test_score(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Search("bisection", PGD(steps=1), 0.02, 0.05, 0.01)
+    monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255),), {k: dataclasses.replace(search, estimator=k) for k in ESTIMATORS}))
+    rows = data(capsys, "score", "tiny/first", "--seeds", "1", "--jobs", "1", "--per-class", "2")
+    assert [r["score"] for r in rows] == ["CAU", "CRU_eps", "CRU_eps", "CRU_s"] and {r["seed"] for r in rows} == {0}
+    assert rows[1]["counts"] == [2, 2, 2]
+    code, out, _ = call(capsys, "score", "tiny/first", "--jobs", "1")
+    assert code == 0 and out.strip() == "8 scores of 2 models are in their records"
+    assert call(capsys, "score", "tony")[0] == 1
+
+
+def test_luf(capsys: Capture, tmp_path: Path) -> None:
+    (row,) = data(capsys, "luf", "tiny/first", "--left-out", "2", "--designs", "paired", "--jobs", "1", "--epochs", "1")
+    assert row["recipe"] == "tiny/first@epochs=1" and row["design"] == "paired" and len(row["flips"]) == 2
+    assert (tmp_path / "models" / "luf" / "manifest.json").is_file() and not (tmp_path / "models" / "tiny" / "first@epochs=1").exists()
+    code, out, _ = call(capsys, "luf", "tiny/first", "--left-out", "2", "--designs", "paired", "--jobs", "1", "--epochs", "1")
+    assert code == 0 and out.startswith("tiny/first@epochs=1") and "LUF_t" in out
+    assert "Meant for it: luf" in call(capsys, "luf", "tony")[2]
 
 
 def test_results(capsys: Capture) -> None:

@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from course_lib.attacks import ATTACKS, PGD, predict
+from course_lib import recipes
+from course_lib.attacks import ATTACKS, NAMED, PGD, predict
 from course_lib.data import LOADERS, load
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report, Spread
 from course_lib.methods import METHODS
 from course_lib.models import MODELS
-from course_lib.recipes import CHOSEN, RECIPES, TRANSFORMS, digest, finished, run, stored_name, up_to_date
+from course_lib.recipes import CHOSEN, RECIPES, TRANSFORMS, Copies, digest, finished, run, stored_name, up_to_date
+from course_lib.sweep import waves
 from course_lib.training import Optim
-from course_lib.zoo import list_models, load_model, load_record, load_reports, manifest, models_dir, publish
+from course_lib.zoo import entry, list_models, load_model, load_record, load_reports, manifest, models_dir, publish
 from tests.helpers import network_of, same_weights, tiny_dataset, with_tiny_recipes
 
 stored = pytest.mark.skipif(
@@ -36,9 +38,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_only_what_there_is(name: str) -> None:
     r = RECIPES[name]
     assert r.dataset in LOADERS and r.transform in TRANSFORMS and r.model in MODELS and r.epochs >= 1 and r.seeds >= 1 and r.about
-    assert type(r.method) is METHODS[r.method.name] and all(a in ATTACKS and 0 < eps < 1 for a, eps in r.examination)
-    if r.start:
-        assert RECIPES[r.start].weights and RECIPES[r.start].seeds >= r.seeds and not RECIPES[r.start].start
+    assert type(r.method) is METHODS[r.method.name] and all(0 < eps < (100 if NAMED[a].scale else 1) for a, eps in r.examination)
+    for first in r.needs:
+        assert RECIPES[first].weights and RECIPES[first].seeds >= r.seeds and not RECIPES[first].needs
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -139,6 +141,51 @@ def test_a_hot_start_takes_the_weights_of_its_seed(tmp_path: Path) -> None:
         publish("tiny/first", seed, trained.model, record, tmp_path)
     warm, _ = run("tiny/second", 1, tmp_path / "runs", models=tmp_path, epochs=0, progress=False)
     assert same_weights(warm.model, load_model("tiny/first", seed=1, root=tmp_path))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_static_copies_are_made_once_from_another_recipes_model_and_join_the_clean_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attack = PGD(0.3, 0.1, 4)
+    static = dataclasses.replace(RECIPES["tiny/first"], copies=Copies("tiny/first", attack), seeds=1)
+    monkeypatch.setitem(RECIPES, "tiny/static", static)
+    assert digest(static) != digest(RECIPES["tiny/first"]) and static.needs == {"tiny/first"}
+    assert waves([("tiny/static", 0), ("tiny/first", 0)]) == [[("tiny/first", 0)], [("tiny/static", 0)]]
+    with pytest.raises(CourseError, match="makes copies that fool tiny/first, seed 0, which cannot be had. Train that first"):
+        run("tiny/static", 0, tmp_path / "runs", models=tmp_path, progress=False)
+    trained, record = run("tiny/first", 0, tmp_path / "runs", progress=False)
+    publish("tiny/first", 0, trained.model, record, tmp_path)
+    seen: list[Any] = []
+    real = recipes.fit
+    monkeypatch.setattr(recipes, "fit", lambda *a, **k: (seen.append(a[2]), real(*a, **k))[1])
+    other, record = run("tiny/static", 0, tmp_path / "runs", models=tmp_path, progress=False)
+    clean, (both,) = tiny_dataset().train, seen
+    copies = both.x[24:]
+    assert torch.equal(both.x[:24], clean.x) and torch.equal(both.y, torch.cat([clean.y, clean.y])) and len(both) == 48
+    assert 0.2 < (copies - clean.x).abs().max() <= 0.3 + 1e-6 and copies.min() >= 0 and copies.max() <= 1
+    wrong = [int((predict(trained.model, x, clean.y) != clean.y).sum()) for x in (clean.x, copies)]
+    assert wrong[1] > wrong[0], "they fool the model they were made for"
+    made = record["made_from"]
+    told = {"of": "tiny/first", "weights": entry("tiny/first", 0, tmp_path)["weights"]["sha256"][:8], "data_sha256": both.digest()}
+    assert made["training_examples"] == 48 and made["data_sha256"] == clean.digest() and made["copies"] == told
+    fresh, again = run("tiny/static", 0, tmp_path / "fresh", models=tmp_path, progress=False)
+    assert same_weights(other.model, fresh.model) and again["made_from"] == made and up_to_date(record)
+
+
+def test_the_scores_recipes_are_the_papers() -> None:
+    """Adam, batches of 250, 20 epochs, three seeds; eps .01 and 10; the budgets of Tables I and II; Adult balanced, in its own units."""
+    for data, model, first in (("cifar10", "small_cnn", 0.01), ("adult", "table_mlp", 10)):
+        three = [RECIPES[f"scores/{data}-{kind}"] for kind in ("standard", "robust", "static")]
+        assert {(r.optim.name, r.optim.batch, r.epochs, r.seeds, r.dataset, r.model) for r in three} == {("adam", 250, 20, 3, data, model)}
+        assert len({(r.optim, r.transform, r.examination) for r in three}) == 1 and three[0].examination[0][1] == first
+        standard, robust, static = three
+        assert robust.method.attack == static.copies.attack and robust.method.attack.eps == first  # type: ignore[attr-defined,union-attr]
+        assert standard.method == static.method and static.copies.of == f"scores/{data}-standard"  # type: ignore[union-attr]
+        assert bool(robust.method.attack.scale) == (data == "adult")  # type: ignore[attr-defined]
+    train = TRANSFORMS["balanced"](load("adult", limit=1000)).train
+    assert train.y.bincount().tolist() == [int((load("adult", limit=1000).train.y == 0).sum())] * 2
+    assert len(TRANSFORMS["balanced"](load("adult", limit=1000)).val) == 200
 
 
 @pytest.mark.parametrize(
@@ -272,10 +319,13 @@ def test_stored_records_are_made_from_the_recipes_as_they_stand() -> None:
 def test_stored_reports_are_the_recipes_examination_of_the_whole_test_set() -> None:
     for name, seed, record in everything():
         reports = [Report.from_json(row) for row in record["reports"]]
-        whole = [r for r in reports if sum(r.nat.counts) == 10_000]  # the others are on the first images of each class
+        adult = RECIPES[name].dataset == "adult"  # its classes are not of one size
+        n_test = 15_060 if adult else 10_000
+        whole = [r for r in reports if sum(r.nat.counts) == n_test]  # the others are on the first images of each class
         assert {(r.attack, r.eps) for r in whole} >= set(RECIPES[name].examination), (name, seed)
         assert all(list(r.classes) == record["made_from"]["classes"] and min(r.bnd.wrong) >= 0 for r in reports)
-        assert all(len(set(r.nat.counts)) == 1 and r.nat == next(o.nat for o in reports if o.nat.counts == r.nat.counts) for r in reports)
+        assert adult or all(len(set(r.nat.counts)) == 1 for r in reports)
+        assert all(r.nat == next(o.nat for o in reports if o.nat.counts == r.nat.counts) for r in reports)
         assert len({(r.attack, r.eps, r.nat.counts) for r in reports}) == len(reports) and reports == sorted(
             reports, key=lambda r: -sum(r.nat.counts))
 

@@ -1,5 +1,7 @@
 """The four scores against closed forms, fairlearn, and examples worked out by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -127,7 +129,9 @@ def test_an_empty_or_unknown_group_is_told() -> None:
     with pytest.raises(CourseError, match="No example of label 1 belongs to female"):
         eou(c, y, group, ("male", "female"))
     with pytest.raises(CourseError, match="Groups run from 0 to 1"):
-        eou(c, y, group, ("male",))
+        group_means(c, y, group, ("male",))
+    with pytest.raises(CourseError, match="The only group is male"):
+        eou(c, y, torch.zeros(4, dtype=torch.int64), ("male",))
     with pytest.raises(CourseError, match="give one of each"):
         eou(c[:2], y, group, ("male", "female"))
 
@@ -140,3 +144,20 @@ def test_bad_brackets(words: dict[str, float]) -> None:
 
 def test_the_registry() -> None:
     assert list(SCORES) == ["CAU", "CRU_eps", "CRU_s", "LUF", "EOU"]
+
+
+@pytest.mark.parametrize("own", [least_eps, grid_eps])
+def test_least_eps_in_a_tables_own_units(own: Any) -> None:
+    """eps*(x) = |margin| / sum_j units_j |w_j| on a linear model, away from the box; the cap may exceed 1."""
+    units, n = (1 / 10, 1 / 100, 1 / 1000), 60
+    model = Linear((3,))
+    x = 0.5 + 0.02 * (torch.rand(n, 3, generator=seeded(4), dtype=torch.float64) - 0.5)
+    y = model(x).argmax(1)
+    gap = (model(x)[:, 1] - model(x)[:, 0]).abs().detach()
+    want = gap / ((model.weight[1] - model.weight[0]).abs().detach() * torch.tensor(units, dtype=torch.float64)).sum()
+    assert 1 < want.max() < 5
+    words = {"tolerance": 0.01, "first": 0.1} if own is least_eps else {"increment": 0.01}
+    found = own(model, x, y, attack=PGD(eps=1, step_size=1, steps=10, start="clean", scale=units), cap=5.0, **words)
+    assert not found.censored.any() and (found.eps >= want - 1e-9).all() and (found.eps <= want + 0.01 + 1e-9).all()
+    with pytest.raises(CourseError, match="be finite"):
+        own(model, x, y, attack=PGD(scale=units), cap=float("inf"))

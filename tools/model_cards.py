@@ -10,8 +10,8 @@ from typing import Any
 from course_lib.errors import CourseError
 from course_lib.fairness import Spread
 from course_lib.shelf import manifest, models_dir, released
+from course_lib.tables import budget, percent
 from course_lib.tables import markdown as drawn
-from course_lib.tables import percent
 from course_lib.zoo import TITLES, figures, short_record
 from tools.common import write
 
@@ -69,8 +69,8 @@ def made(records: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
 
 def command(name: str, recipe: Mapping[str, Any]) -> str:
     """The one command; a recipe that starts from another model has that made first."""
-    names = " ".join(filter(None, (recipe.get("start"), name)))
-    return f'make models WHICH="{names}"' if recipe.get("start") else f"make models WHICH={names}"
+    first = recipe.get("start") or (recipe.get("copies") or {}).get("of")
+    return f'make models WHICH="{first} {name}"' if first else f"make models WHICH={name}"
 
 
 def kept(files: Mapping[str, Any], root: Path | None) -> str:
@@ -90,7 +90,8 @@ def terms(records: Mapping[int, dict[str, Any]]) -> str:
     lines = [
         f"- {facts.get('model')}, {len(facts.get('classes', []))} classes of {recipe.get('dataset')}, "
         f"{facts.get('training_examples'):,} training images, {facts.get('epochs')} epochs"
-        + (f", from {recipe['start']} of the same seed" if recipe.get("start") else ""),
+        + (f", from {recipe['start']} of the same seed" if recipe.get("start") else "")
+        + (f", half of them adversarial copies made against {recipe['copies']['of']} of the same seed" if recipe.get("copies") else ""),
         f"- {optim.get('name')}, {rate}; batches of {optim.get('batch')}",
         f"- method `{method.get('name')}`: {told({k: v for k, v in method.items() if k != 'name'}) or 'nothing to choose'}",
         f"- made with {' or '.join(sorted({environment(r) for r in records.values()}))}",
@@ -107,14 +108,12 @@ def environment(record: Mapping[str, Any]) -> str:
 def told(what: Any) -> str:
     """A method's settings; a budget or a step as so many 255ths."""
     if isinstance(what, dict):
-        return ", ".join(f"{k} {of_255(v)}" if k in ("eps", "step_size") else f"{k} {told(v)}" for k, v in what.items())
+        own = bool(what.get("scale"))  # a table's units, which are too many to name
+        return ", ".join(f"{k} {f'{v:g} units' if own else budget(v)}" if k in ("eps", "step_size") else f"{k} {told(v)}"
+                         for k, v in what.items() if k != "scale")
     if isinstance(what, list):
         return "(" + ", ".join(map(told, what)) + ")"
     return f"{what:g}" if isinstance(what, float) else str(what)
-
-
-def of_255(value: float) -> str:
-    return f"{255 * value:.3g}/255"
 
 
 def reports(name: str, records: Mapping[int, dict[str, Any]]) -> str:

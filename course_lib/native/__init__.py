@@ -82,7 +82,7 @@ def _pass(x: Tensor, p: Tensors, **tensors: Tensor | None) -> None:
 def walk(setting: _Setting, model: nn.Module, extra: int, stop: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None:
     """The five fields of Walk, or None where the kernel does not serve."""
     s, x, attack = setting, setting.x, setting.attack
-    if not attack.steps or attack.objective not in OBJECTIVES or not serves(model, x):
+    if not attack.steps or attack.scale or attack.objective not in OBJECTIVES or not serves(model, x):
         return None
     p = parameters(model)
     if int(s.y.max()) >= len(p[-1]):

@@ -18,7 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.__main__ import main
+from course_lib.__main__ import main, parser
+from course_lib.errors import matching
+from course_lib.recipes import RECIPES
 from tools.colab_twin import repository
 from tools.common import ROOT, address
 
@@ -95,6 +97,12 @@ def shortened(cuts: str) -> Callable[[str, Path], None]:
     return lambda line, folder: cli(f"{line} {cuts}")
 
 
+def understood(line: str, folder: Path) -> None:
+    """What takes a GPU, eight of them or a cluster: the course's own words are read, and the recipes are there."""
+    words = parser().parse_args(shlex.split(line.partition("-m course_lib ")[2]))
+    assert matching(RECIPES, getattr(words, "patterns", None) or [words.recipe])
+
+
 def elsewhere(line: str, folder: Path) -> None:
     """Another file runs it: the worked example and the clone above."""
 
@@ -125,6 +133,13 @@ COMMANDS: dict[str, Callable[[str, Path], None]] = {
     ".venv/bin/python -m tools.notebooks --addresses": as_is,
     ".venv/bin/python -m tools.check_notebooks": as_is,
     ".venv/bin/python -m tools.pin > constraints.txt.new && mv constraints.txt.new constraints.txt": as_is,
+    "python -m course_lib train gpu/cifar10/preact_resnet18/pgd-at --seed 0": understood,
+    "torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m course_lib train gpu/cifar10/preact_resnet18/pgd-at --seed 0": understood,
+    "torchrun --standalone --nproc-per-node 2 --max-restarts 3 -m course_lib train exp1/pgd-at --seed 0": elsewhere,  # test_parallel
+    'pip install "course-lib[cluster]"': instead(f"{sys.executable} -c 'import dask, distributed'"),
+    "dask scheduler": elsewhere,  # tests/test_cluster.py has both
+    "dask worker tcp://HEAD:8786 --nworkers 16 --nthreads 1": elsewhere,
+    "python -m course_lib sweep exp1 exp4 --scheduler tcp://HEAD:8786 --out /shared/runs --models /shared/models": understood,
     "python -m course_lib list": shortened(""),
     "python -m course_lib train exp1/pgd-at --seed 0": shortened("--limit 200 --epochs 1"),
     "python -m course_lib evaluate exp1/pgd-at --seed 0 --per-class 100": shortened("--per-class 2"),

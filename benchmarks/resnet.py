@@ -1,0 +1,64 @@
+"""What channels last and bfloat16 gain on preact_resnet_s: the input gradient (a step of PGD) and the step of training after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.harness import ALLOCATORS, compare, main, part
+from benchmarks.peers import Work
+from course_lib.attacks import frozen
+from course_lib.data import load
+from course_lib.models import Accelerated, build
+
+BATCH, USUAL = 128, "PyTorch's defaults: float32"
+SIDES = {USUAL: (torch.contiguous_format, False), "channels last": (torch.channels_last, False),
+         "bfloat16": (torch.contiguous_format, True), "channels last and bfloat16": (torch.channels_last, True)}
+WORKS = ("input gradient", "step of training")
+
+
+def network(side: str) -> nn.Module:
+    layout, bf16 = SIDES[side]
+    net = build("preact_resnet_s")
+    net.memory_format = layout  # type: ignore[assignment]
+    return Accelerated(net, bf16=bf16)
+
+
+def input_gradient(net: nn.Module, x: Tensor, y: Tensor) -> Work:
+    def work() -> Any:
+        with frozen(net):
+            z = x.detach().requires_grad_()
+            return torch.autograd.grad(F.cross_entropy(net(z), y, reduction="sum"), z)
+    return work
+
+
+def training_step(net: nn.Module, x: Tensor, y: Tensor) -> Work:
+    opt = torch.optim.SGD(net.parameters(), 1e-3, momentum=0.9, fused=True)
+
+    def work() -> None:
+        net.train()
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+    return work
+
+
+def times() -> dict[str, dict[str, float]]:
+    test = load("cifar10", limit=2000).test
+    x, y = test.images(slice(0, BATCH)).contiguous(), test.y[:BATCH].clone()
+    return {kind: compare({side: make(network(side), x, y) for side in SIDES})
+            for kind, make in zip(WORKS, (input_gradient, training_step), strict=True)}
+
+
+def whole() -> tuple[list[str], list[list[Any]], Any]:
+    raw = {a: part("resnet", a, "times") for a in ALLOCATORS}
+    rows = [[kind, side, 1e3 * raw["equal"][kind][side] / BATCH, *(raw[a][kind][USUAL] / raw[a][kind][side] for a in ALLOCATORS)]
+            for kind in WORKS for side in SIDES]
+    return ["work", "computed in", "ms an image", "times as fast", "the same, default allocator"], rows, {"seconds": raw}
+
+
+if __name__ == "__main__":
+    main("resnet", f"preact_resnet_s on CIFAR-10, batches of {BATCH}", whole, {"times": times})
