@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from course_lib import diagnostics, gallery, plots
+from course_lib import diagnostics, gallery, plots, plots_scores
 from course_lib.attacks import ATTACKS, PGD
 from course_lib.curves import Curve, measure
 from course_lib.errors import CourseError, pick, whole
 from course_lib.fairness import Report
 from course_lib.gallery import Seen
+from course_lib.scores import cau, success
+from course_lib.tables import budget
+from course_lib.zoo import images
 
 STORED = "stored"  # the attack whose answers lie beside the models: PGD-20 on every test image
 WITHSTOOD = PGD(step_size=0.4 / 255, steps=100, start="clean")  # small steps, so that there is something to count
@@ -50,6 +53,7 @@ class Look:
     column: int = 0  # the class they are taken for
     number: int = 1  # which image of the cell, from 1
     per_class: int = 20  # images of a class that a live attack takes
+    score: str = ""  # which of the stored unfairness scores; the first of them without
 
 
 @dataclass(frozen=True)
@@ -117,9 +121,10 @@ class Explorer:
                 seen.model(), seen.test(), name, (look.eps,), per_class=look.per_class, batch=50, tick=counted
             )
 
-    def look(self, view: str, *models: str, attack: str = STORED, eps: int = 8, row: str = "", column: str = "", number: int = 1) -> View:
+    def look(self, view: str, *models: str, attack: str = STORED, eps: int = 8, row: str = "", column: str = "", number: int = 1,
+             score: str = "") -> View:
         """A view without widgets. Without `row` and `column` the cell is the first model's most frequent mistake."""
-        look = Look(view, tuple(m for m in models if m) or Look.models, attack, whole(eps, "eps (of 255)", 0), number=number)
+        look = Look(view, tuple(m for m in models if m) or Look.models, attack, whole(eps, "eps (of 255)", 0), number=number, score=score)
         if attack != STORED:
             self.attack(look)
         if view in CELLS:
@@ -153,6 +158,14 @@ class Explorer:
     def detail(self, look: Look) -> Seen:
         return self.seen(look.models[min(look.of, len(look.models) - 1)])
 
+    def scores(self, models: Sequence[str]) -> list[str]:
+        """The unfairness scores that all of these models have; none where one of them cannot be read."""
+        try:
+            first, *rest = (scores_in(self.seen(m).record()) for m in models)
+        except CourseError:
+            return []
+        return [name for name in first if all(name in other for other in rest)]
+
     def places(self, look: Look) -> Tensor:
         """Where in the test split the images of the chosen cell are."""
         return self.curve(self.detail(look).label, look).cell(look.eps, look.row, look.column)
@@ -166,6 +179,40 @@ class Explorer:
             path = diagnostics.confusion_path(model, part, diagnostics.QUICK.at(eps))
             self.small[key] = path, diagnostics.steps_to_wrong(model, part, WITHSTOOD.at(eps))
         return self.small[key]
+
+
+@dataclass(frozen=True)
+class Score:
+    """An unfairness score of a record, opened up: it is the largest of `values` minus the smallest."""
+
+    what: str  # what each value is
+    names: tuple[str, ...]  # classes, or groups under a label
+    values: tuple[float, ...]
+    value: tuple[float, ...]  # one number, or one for each label
+    share: bool = True  # fractions, shown in percent
+
+
+def scores_in(record: Mapping[str, Any]) -> dict[str, Score]:
+    """Every score that a record holds: CAU and CRU_s from its reports on the most images, the others as they were made."""
+    rows = record.get("reports", [])
+    most = max(map(images, rows), default=0)
+    found: dict[str, Score] = {}
+    for report in (Report.from_json(r) for r in rows if images(r) == most):
+        right, hit = 1 - report.nat.by_class, success(report)
+        found.setdefault("CAU", Score("accuracy of each class", report.classes, tuple(right), (cau(report),)))
+        said = f"success of {report.attack} at {budget(report.eps)} on each class"
+        found[f"CRU_s, {report.attack} at {budget(report.eps)}"] = Score(said, report.classes, tuple(hit), (float(np.ptp(hit)),))
+    return found | dict(_made(row) for row in record.get("scores", []) if row.get("score") in ("CRU_eps", "EOU"))
+
+
+def _made(row: Mapping[str, Any]) -> tuple[str, Score]:
+    """CRU_eps or EOU, from its row in a record."""
+    if row["score"] == "CRU_eps":
+        said = f"mean least ε of each class, found by {row['estimator']}, at most {row['cap']:.3g}"
+        return f"CRU_eps, {row['estimator']}", Score(said, tuple(row["classes"]), tuple(row["by_class"]), (row["value"],), share=False)
+    names = tuple(f"{g}, label {label}" for label in (0, 1) for g in row["groups"])
+    said = f"mean confidence in class 1 of each {row['group']}, by true label"
+    return f"EOU, {row['group']}", Score(said, names, tuple(v for means in row["means"] for v in means), tuple(row["value"]))
 
 
 Drawn = tuple[str, list[dict[str, Any]]]
@@ -343,7 +390,26 @@ def history(x: Explorer, look: Look) -> Drawn:
     return said, rows
 
 
+def unfairness(x: Explorer, look: Look) -> Drawn:
+    """One stored unfairness score, opened up into the classes or groups it is a range over."""
+    there = x.scores(look.models)
+    if not there:
+        raise CourseError(f"{' and '.join(look.models)} have no score in common that is stored. Make them: python -m course_lib score NAME")
+    name = pick({n: n for n in there}, look.score or there[0], "score")
+    found = {m: scores_in(x.seen(m).record())[name] for m in look.models}
+    first, *others = found.values()
+    if any(o.names != first.names for o in others):
+        raise CourseError(f"{' and '.join(look.models)} tell different classes or groups apart; choose two models of one data set.")
+    times, unit = (100.0, " points") if first.share else (1.0, "")
+    (ax,) = x.axes(1, 1, 9, 3.8)
+    plots_scores.bars({m: s.values for m, s in found.items()}, first.names, ax, ylabel=f"{name} (%)" if first.share else name, scale=times)
+    rows = [{"model": m, "score": name, "of": n, "value": v} for m, s in found.items() for n, v in zip(s.names, s.values, strict=True)]
+    said = [f"{m}: {' and '.join(f'{times * v:.4g}' for v in s.value)}{unit} between the lowest and the highest." for m, s in found.items()]
+    return " ".join([f"{name}: {first.what}.", *said]), rows
+
+
 VIEWS: dict[str, Callable[[Explorer, Look], Drawn]] = {
-    "errors": errors, "budgets": budgets, "confusion": matrix, "cell": cell, "image": image, "fairness": sides, "history": history,
+    "errors": errors, "budgets": budgets, "confusion": matrix, "cell": cell, "image": image, "fairness": sides, "scores": unfairness,
+    "history": history,
 }
 CELLS = ("confusion", "cell", "image")  # the views that look at one cell

@@ -161,7 +161,8 @@ def images_of(classes: Sequence[str]) -> Split:
     for dataset in there:
         if (split := embedded_images(dataset)).classes == tuple(classes):
             return split
-    raise CourseError(f"No embedded images have the classes {', '.join(map(str, classes))}: the explorer cannot show this model.")
+    told = ", ".join(map(str, classes))
+    raise CourseError(f"No embedded images have the classes {told}: of this model the explorer shows scores and training only.")
 
 
 COLUMNS: tuple[str, ...] = ("model", "method", "images", "epochs", *TITLES)

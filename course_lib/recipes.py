@@ -25,6 +25,7 @@ from course_lib.evaluation import evaluate
 from course_lib.fairness import Report
 from course_lib.methods import METHODS, Method, Step
 from course_lib.models import build
+from course_lib.parallel import group
 from course_lib.training import Optim, Run, divided, environment, fit
 from course_lib.zoo import entry, load_model, load_record, verified
 
@@ -271,12 +272,21 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None, epoc
 
     trained = fit(model, recipe.method, trained_on, epochs=epochs, optim=recipe.optim, seed=seed,
                   validate=validate, store=store, progress=progress)
-    reports = [examine(trained.model, data, attack, eps, progress) for attack, eps in recipe.examination]
-    final = evaluate(trained.model, data.val, recipe.validation, name="pgd20", progress=progress)
+    *reports, final = _examined(recipe, trained.model, data, progress)
     made = made_from(recipe, data, epochs) | _told_copies(recipe, trained_on, copied)
     record = {"recipe": label, "seed": seed, "made_from": made, "seconds": round(trained.seconds, 1),
               "reports": [r.to_json() for r in reports], "validation": final.to_json(), "history": trained.history}
     return trained, record
+
+
+def _examined(recipe: Recipe, model: nn.Module, data: Dataset, progress: bool) -> list[Report]:
+    """The reports on the test set and, last, the one on all validation data: found by the first process alone, as in training."""
+    here, found = group(), list[Report]()
+    with here.together():
+        if here.first:
+            found = [examine(model, data, attack, eps, progress) for attack, eps in recipe.examination]
+            found.append(evaluate(model, data.val, recipe.validation, name="pgd20", progress=progress))
+    return here.from_first(found)
 
 
 def _starting_model(recipe: Recipe, data: Dataset, seed: int, models: Path | None, cuts: str) -> tuple[nn.Module, str]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.fairness import Report, Spread
-from course_lib.zoo import chosen, load_record, manifest
+from course_lib.zoo import FIGURES, chosen, load_record, manifest
 
-COLUMNS = (("standard", "nat", 8), ("robust 8/255", "rob", 8), ("robust 16/255", "rob", 16))  # PGD-20
 STRONG, WEAK, EPS = "autoattack", "pgd20", 8 / 255
-TITLE = "AutoAttack 8/255"
+COLUMNS = tuple(row for row in FIGURES if row[2] != STRONG)  # PGD-20
+TITLE = next(title for title, _, attack, _ in FIGURES if attack == STRONG)
 TOO_MUCH = 0.05  # by which PGD-20 may say that a model is more robust than AutoAttack finds it
 
 
@@ -53,8 +53,8 @@ def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if r["recipe"] == name:
                 models.setdefault(r["seed"], []).append(r)
         row: dict[str, Any] = {"recipe": name, "seeds": len(models)}
-        for title, kind, eps in COLUMNS:
-            best = [chosen(reports, WEAK, eps / 255) for reports in models.values()]
+        for title, kind, attack, eps in COLUMNS:
+            best = [chosen(reports, attack, eps / 255) for reports in models.values()]
             errors = [getattr(Report.from_json(r), kind) for r in best if r]
             if errors:
                 row[title] = (Spread.of(e.mean for e in errors), Spread.of(e.worst for e in errors))
@@ -75,13 +75,20 @@ def _strong(models: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def table(found: list[dict[str, Any]], markdown: bool = False) -> str:
-    """Errors in percent, average and worst class, mean ± sample standard deviation over seeds.
+    """Errors in percent, average and worst class, mean ± sample standard deviation over seeds; one table a set of classes.
 
-    AutoAttack's columns come where there are any: n is its images of a class over how many seeds, and "!" marks recipes
-    with a model that PGD-20 calls more robust by over 5 points.
+    A column stands where any row has something in it. Of AutoAttack's, n is its images of a class over how many seeds, and
+    "!" marks recipes with a model that PGD-20 calls more robust by over 5 points.
     """
+    by_classes: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for r in found:
+        by_classes.setdefault(tuple(r["classes"]), []).append(r)
+    return "\n\n".join(_table(some, markdown) for some in by_classes.values())
+
+
+def _table(found: list[dict[str, Any]], markdown: bool) -> str:
     told = summary(found)
-    titles = [title for title, _, _ in COLUMNS] + [TITLE] * any(TITLE in row for row in told)
+    titles = [title for title in (*(title for title, *_ in COLUMNS), TITLE) if any(title in row for row in told)]
     head = ["model", "seeds", *(f"{title} {what}" for title in titles for what in ("avg", "worst")), *["n"] * (TITLE in titles)]
     body = []
     for row in told:

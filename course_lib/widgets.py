@@ -24,7 +24,7 @@ from course_lib.gallery import COLUMNS, as_csv, table
 from course_lib.tables import Table
 
 TITLES = {"errors": "Errors by class", "budgets": "All budgets", "confusion": "Confusion matrix", "cell": "Images of a cell",
-          "image": "One image", "fairness": "Source and target", "history": "Training", "table": "Table"}
+          "image": "One image", "fairness": "Source and target", "scores": "Scores", "history": "Training", "table": "Table"}
 NONE = "(no second model)"
 WIDE: Any = {"description_width": "initial"}
 
@@ -52,7 +52,7 @@ class Panel(w.VBox):
         self._make_table()
         self._make_own("" if folder is None else str(folder))
         super().__init__([w.HBox([self.one, self.two], layout=FLOW), w.HBox([self.attack, self.eps], layout=FLOW), self.live, self.view,
-                          self.cell, self.sorting, self.note, self.picture, self.saving, self.own])
+                          self.score, self.cell, self.sorting, self.note, self.picture, self.saving, self.own])
         if folder is not None and Path(folder).is_dir():
             self.open_folder()
         self.draw()
@@ -70,7 +70,8 @@ class Panel(w.VBox):
         self.progress = w.IntProgress(value=0, max=1, description="", layout={"width": "220px"})
         self.live = w.HBox([self.per_class, self.go, self.progress], layout=FLOW)
         self.view = w.ToggleButtons(options=[(t, k) for k, t in TITLES.items()], value="errors", style={"button_width": "auto"})
-        for control in (self.one, self.two, self.attack, self.eps, self.per_class, self.view):
+        self.score = _drop("score", [("", "")], "")
+        for control in (self.one, self.two, self.attack, self.eps, self.per_class, self.view, self.score):
             control.observe(self.draw, names="value")
 
     def _make_cell(self) -> None:
@@ -106,7 +107,7 @@ class Panel(w.VBox):
         """Where the controls stand."""
         models = (self.one.value,) if self.two.value in (NONE, self.one.value) else (self.one.value, self.two.value)
         return Look(self.view.value, models, self.attack.value, self.eps.value, min(self.of.value, len(models) - 1), self.row.value,
-                    self.column.value, self.number.value, self.per_class.value)
+                    self.column.value, self.number.value, self.per_class.value, self.score.value)
 
     def turn_to(self, view: str) -> None:
         self.view.value = view
@@ -150,6 +151,7 @@ class Panel(w.VBox):
         view = self.view.value
         _show(self.cell, view in (*CELLS, "history", "fairness"))
         _show(self.sorting, view == "table")
+        _show(self.score, view == "scores")
         _show(self.live, self.attack.value != STORED or view == "fairness")
         for control in (self.row, self.column, self.number, self.often, self.images, self.this):
             _show(control, view in CELLS)
@@ -158,6 +160,8 @@ class Panel(w.VBox):
         look = self.look()
         if look.view in CELLS:
             look = self._cell(look)
+        if look.view == "scores":
+            look = self._score(look)
         view = self.explorer.view(look)
         self.shown, self.rows = view, Table(view.rows, {})
         self.picture.value = _picture(view)
@@ -174,6 +178,15 @@ class Panel(w.VBox):
                 control.value = value
         n = max(1, len(self.explorer.places(self.look())))
         self.number.max = n
+        return self.look()
+
+    def _score(self, look: Look) -> Look:
+        """Offer the scores that the models shown have; keep the choice where it is among them."""
+        there = tuple(self.explorer.scores(look.models)) or ("",)
+        if self.score.options != there:
+            value = self.score.value if self.score.value in there else there[0]
+            self.score.options = there
+            self.score.value = value
         return self.look()
 
     def _table(self) -> None:

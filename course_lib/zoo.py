@@ -168,14 +168,19 @@ def _fewer(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _row(name: str, seed: int, what: Mapping[str, Any], away: Mapping[str, Any], root: Path | None) -> dict[str, Any]:
     record, weights = short_record(what.get("record", {}), root), what.get("weights", {})
-    made = record.get("made_from")
-    recipe = made.get("recipe") if isinstance(made, dict) else None
-    recipe = recipe if isinstance(recipe, dict) else {}
+    recipe = _recipe(record)
     method = recipe.get("method")
     file, sha256 = weights.get("file"), weights.get("sha256")
     size, where = _whereabouts(file, sha256, away, root or models_dir())
     return {"recipe": name, "seed": seed, "data": recipe.get("dataset"), "method": method.get("name") if isinstance(method, dict) else None,
             **figures(record, name), "file": file, "bytes": size, "where": where}
+
+
+def _recipe(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says of its recipe, if it does."""
+    made = record.get("made_from")
+    recipe = made.get("recipe") if isinstance(made, dict) else None
+    return recipe if isinstance(recipe, dict) else {}
 
 
 def _whereabouts(file: Any, sha256: Any, away: Mapping[str, Any], root: Path) -> tuple[int, str]:
@@ -191,7 +196,7 @@ def _whereabouts(file: Any, sha256: Any, away: Mapping[str, Any], root: Path) ->
 
 
 def compare(names: Sequence[str], *, root: Path | None = None) -> Table:
-    """Recipes side by side, a figure a row: mean ± sample standard deviation over seeds, and how each differs from the first.
+    """Recipes of one data set side by side, a figure a row: mean ± standard deviation over seeds, and how each differs from the first.
 
     The difference is taken seed by seed (a seed gives both the same first weights and order of images) and has the 95 %
     t-interval of its mean; seeds that only one of the two has do not count in it.
@@ -199,7 +204,9 @@ def compare(names: Sequence[str], *, root: Path | None = None) -> Table:
     if isinstance(names, str) or len(names) < 2:
         raise CourseError(f"compare was given {names!r}; give it a list of two names at least, such as those in list_models().")
     stored = manifest(root)
-    found = {n: {s: figures(short_record(w.get("record", {}), root), n) for s, w in pick(stored, n, "model").items()} for n in names}
+    records = {n: {s: short_record(w.get("record", {}), root) for s, w in pick(stored, n, "model").items()} for n in names}
+    _on_one_data_set(records)
+    found = {n: {s: figures(r, n) for s, r in seeds.items()} for n, seeds in records.items()}
     first, rows = names[0], []
     for title in (t for t in TITLES if any(t in f for seeds in found.values() for f in seeds.values())):
         row: dict[str, Any] = {"figure": title, **{n: _spread(f[title] for f in found[n].values() if title in f) for n in names}}
@@ -210,6 +217,14 @@ def compare(names: Sequence[str], *, root: Path | None = None) -> Table:
     columns: dict[str, Show] = {"figure": str, **dict.fromkeys(names, str)}
     columns |= dict.fromkeys((f"{n} - {first}" for n in names[1:]), difference)
     return Table(rows, columns, f"{CAPTION}: mean ± standard deviation over seeds; difference with its 95 % interval, paired by seed.")
+
+
+def _on_one_data_set(records: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    """Errors on different data do not compare."""
+    told = {n: _recipe(r).get("dataset") for n, seeds in records.items() for r in seeds.values()}
+    if len(set(filter(None, told.values()))) > 1:
+        listed = ", ".join(f"{n} ({data})" for n, data in told.items())
+        raise CourseError(f"compare was given models of different data sets: {listed}. Give it models of one.")
 
 
 def _spread(values: Iterable[float]) -> Spread | None:

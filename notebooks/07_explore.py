@@ -104,6 +104,7 @@ print("You predict:", my_prediction)
 #
 # - Choose a second model to set it beside the first; *Tab* and the arrow keys reach everything.
 # - *Confusion matrix*: pick a class and what it is taken for, then *Show the images of this cell*, then *Show this image*.
+# - *Scores*: one of the unfairness scores of notebook 05, opened up into the classes (or, of people, the groups) it is a range over.
 # - *Table*: sort it, type words that a row must hold, and save it.
 # - *Your own runs*: type the folder your trainings wrote to (in Colab with Drive:
 #   `/content/drive/MyDrive/robust-fairness-course`), finished or stopped half-way.
@@ -123,7 +124,7 @@ panel
 
 # %% cellView="form"
 # @title Choose, and run
-VIEW = "errors"  # @param ["errors", "budgets", "confusion", "cell", "image", "fairness", "history"]
+VIEW = "errors"  # @param ["errors", "budgets", "confusion", "cell", "image", "fairness", "scores", "history"]
 MODEL = "exp1/natural"  # @param {type:"string"}
 BESIDE = "exp1/pgd-at"  # @param {type:"string"}
 EPS = 8  # @param {type:"slider", min:0, max:32, step:2}
@@ -131,11 +132,13 @@ ATTACK = "stored"  # @param ["stored", "pgd10", "pgd20", "cw20"]
 CLASS = ""  # @param {type:"string"}
 TAKEN_FOR = ""  # @param {type:"string"}
 IMAGE = 1  # @param {type:"integer"}
+SCORE = ""  # @param {type:"string"}
 
 from course_lib.explorer import Explorer
 
 explorer = Explorer()
-view = explorer.look(VIEW, MODEL, BESIDE, attack=ATTACK, eps=EPS, row=CLASS, column=TAKEN_FOR, number=IMAGE)
+view = explorer.look(VIEW, MODEL, BESIDE, attack=ATTACK, eps=EPS, row=CLASS, column=TAKEN_FOR, number=IMAGE,
+                     score=SCORE)
 plots.show(view.ax, alt=view.alt)
 print(view.alt)
 
@@ -201,6 +204,16 @@ plots.show(view.ax, alt=view.alt)
 # %%
 view = explorer.look("fairness", "exp1/natural", "exp1/pgd-at", eps=8)
 plots.show(view.ax, alt=view.alt)
+
+# %% [markdown]
+# **A score and what is behind it.** An unfairness score is a range: the highest bar minus the lowest. What lies between is not in it.
+# (`explorer.scores([...])` lists the scores that models have in common; models of people, which have no images, are shown by their
+# scores and their training only.)
+
+# %%
+view = explorer.look("scores", "exp1/natural", "exp1/pgd-at", score="CRU_s, pgd20 at 8/255")
+plots.show(view.ax, alt=view.alt)
+print(view.alt)
 
 # %% [markdown]
 # ## 5 · Exercises

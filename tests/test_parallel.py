@@ -22,15 +22,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib import parallel
+from course_lib import parallel, recipes
 from course_lib.checkpoints import Store
 from course_lib.errors import CourseError
+from course_lib.evaluation import evaluate
 from course_lib.fairness import Report
 from course_lib.methods import METHODS, Step
 from course_lib.models import build
 from course_lib.parallel import Group
 from course_lib.training import Optim, Run, environment, fit
-from tests.helpers import Linear, Small, split
+from tests.helpers import Linear, Small, split, with_tiny_recipes
 from tests.test_training import BATCHES, EPOCHS, OPTIM, Memory, Remembering, train, validate
 
 ROOT = Path(__file__).parent.parent
@@ -195,6 +196,25 @@ def one_validates(rank: int) -> int:
 
 def test_the_first_validates_for_both(pair: Pair) -> None:
     assert pair(one_validates) == [EPOCHS, 0]
+
+
+def examined_by_one(rank: int, out: str) -> tuple[int, dict[str, Any]]:
+    calls = []
+
+    def counted(*words: Any, **named: Any) -> Report:
+        calls.append(words)
+        return evaluate(*words, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        with_tiny_recipes(patch)
+        patch.setattr(recipes, "evaluate", counted)
+        record = recipes.run("tiny/first", 0, out, progress=False)[1]
+    return len(calls), {k: v for k, v in record.items() if k != "seconds"}
+
+
+def test_the_first_examines_for_both(pair: Pair, tmp_path: Path) -> None:
+    (calls, record), (none, same) = pair(examined_by_one, str(tmp_path))
+    assert (calls, none) == (2, 0) and record == same and len(record["reports"]) == 1 and record["validation"]["counts"] == [3, 3, 3]
 
 
 def what_is_shown(rank: int) -> tuple[str, int]:

@@ -56,6 +56,16 @@ def test_markdown(root: Path) -> None:
     assert "| a/many | 3 | 27.50 ± 6.61 | 53.33 ± 5.77 |" in lines[2] and lines[3].endswith("| 90.00 |  |  |")
 
 
+def test_other_data_have_a_table_of_their_own_with_their_own_columns(root: Path) -> None:
+    """Standard errors are the same under any attack; a column in which no row has anything is not there."""
+    people = {**report(attack="pgd20-adult", eps=10.0).to_json(), "classes": ["x", "y", "z"]}
+    publish("people/one", 0, None, {"reports": [people]}, root)
+    images, other = table(rows(root)).split("\n\n")
+    assert len(images.splitlines()) == 3 and "units" not in images
+    head = "model seeds standard avg standard worst robust 10 units avg robust 10 units worst"
+    assert [" ".join(line.split()) for line in other.splitlines()] == [head, "people/one 1 22.50 50.00 47.50 90.00"]
+
+
 def test_nothing_stored(tmp_path: Path) -> None:
     with pytest.raises(CourseError, match="run `make models`"):
         rows(tmp_path)

@@ -63,7 +63,8 @@ def test_the_reference_is_no_result() -> None:
 
 
 def test_a_tenth_of_the_stored_models() -> None:
-    chosen = sample(tasks())
+    """On the images that come with the course: a ResNet on all of CIFAR-10 takes minutes."""
+    chosen = sample(tasks(fetched=False))
     assert chosen and [line for task in chosen for line in differences(task)] == []
 
 
@@ -141,8 +142,17 @@ def test_a_report_of_other_images_is_an_error(root: Path) -> None:
 def test_a_report_of_the_first_images_of_each_class_is_made_on_them(root: Path) -> None:
     name, seed, _, data = tasks(root=root)[0]
     few = tiny_dataset().test.per_class(2)
-    found = verify_models.evaluate(load_model(name, root=root), few, verify_models.ATTACKS["pgd20"], name="pgd20", progress=False).to_json()
+    found = verify_models.evaluate(load_model(name, root=root), few, verify_models.NAMED["pgd20"], name="pgd20", progress=False).to_json()
     assert found["counts"] == [2, 2, 2] and differences((name, seed, found, data), root) == []
+
+
+def test_reports_on_fetched_images_are_left_out_where_only_bundled_ones_count(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny test set has twelve images; say that eight of them came with it."""
+    monkeypatch.setattr(verify_models, "EMBEDDED", {"tiny": 8})
+    monkeypatch.setattr(verify_models, "images_here", lambda data: tiny_dataset().test)
+    assert len(tasks(root=root)) == 1 and tasks(root=root, fetched=False) == []
+    monkeypatch.setattr(verify_models, "EMBEDDED", {"tiny": 12})
+    assert len(tasks(root=root, fetched=False)) == 1
 
 
 def test_a_model_that_is_not_bundled_is_left_out(root: Path) -> None:
@@ -165,6 +175,20 @@ def test_a_card_says_what_it_is_how_to_make_it_again_and_what_it_does_not_say() 
     assert 'make models WHICH="exp2/hot-start exp2/reweight-05"' in card and "48,000 training images" in card and "FRL (rw)" in card
     assert "| robust 8/255 worst |" in card and "Limits:" in card and "tau (0.05, 0.05)" in card and "eps 12/255" in card
     assert "\n## Licence\n" in page and "MIT licence" in page
+
+
+def test_a_schedule_in_words() -> None:
+    optim = {"lr": 0.1, "momentum": 0.9, "weight_decay": 2e-4, "augment": "crop-flip"}
+    assert model_cards.schedule({**optim, "drops": [[4, 0.5], [8, 0.1]]}) == "rate 0.1, 0.05 from epoch 5, 0.01 from epoch 9"
+    falling = [[e, 1 - e / 10] for e in range(1, 10)]
+    assert model_cards.schedule({**optim, "drops": falling}) == "rate 0.1, which falls at every epoch, to 0.01 from epoch 10"
+    assert model_cards.also(optim) == ", momentum 0.9, weight decay 0.0002, images changed by crop-flip" and model_cards.also({}) == ""
+
+
+def test_only_lenet_is_made_with_the_kernel() -> None:
+    versions = {"torch": "2", "threads": 1, "cpu": "AVX512", "kernel": "lenet-0123"}
+    told = [model_cards.environment({"made_from": {"model": m, "versions": versions}}) for m in ("lenet5", "small_cnn")]
+    assert [text.rpartition(", ")[2] for text in told] == ["the C++ kernel", "PyTorch"]
 
 
 def test_what_has_no_weights_gets_a_row_and_not_a_section(root: Path, tmp_path: Path) -> None:

@@ -70,6 +70,19 @@ def test_what_does_not_matter_to_a_view_is_hidden(panel: Panel) -> None:
     assert panel.live.layout.display is None
 
 
+def test_the_choice_of_a_score_is_offered_where_it_matters_and_kept(panel: Panel) -> None:
+    assert panel.score.layout.display == "none"
+    panel.view.value = "scores"
+    assert panel.score.layout.display is None and panel.score.value == "CAU" and words(panel).startswith("CAU: accuracy of each class")
+    before, hard = picture(panel), "CRU_s, pgd20 at 16/255"
+    panel.score.value = hard
+    assert picture(panel) != before and words(panel).startswith(hard)
+    panel.one.value, panel.two.value = "exp3/remargin-05", NONE
+    assert panel.score.value == hard and words(panel).startswith(hard) and "exp1" not in words(panel)
+    panel.view.value = "errors"
+    assert panel.score.layout.display == "none" and words(panel).startswith("Errors by class")
+
+
 def test_from_the_matrix_to_an_image(panel: Panel) -> None:
     panel.view.value = "confusion"
     first = (panel.row.value, panel.column.value)

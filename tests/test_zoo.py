@@ -191,6 +191,15 @@ def test_compare_what_cannot_be(root: Path, names: Any, say: str) -> None:
         compare(names, root=root)
 
 
+def test_models_of_two_data_sets_do_not_compare(root: Path) -> None:
+    made = {"model": "lenet5", "classes": list(THREE)}
+    for name, data in (("a/shoes", "shoes"), ("a/more-shoes", "shoes"), ("a/people", "people")):
+        told(root, 0, name=name, made_from={**made, "recipe": {"dataset": data}})
+    assert compare(["a/shoes", "a/more-shoes"], root=root) and compare(["a/shoes", NAME], root=root)  # of one it is not known
+    with pytest.raises(CourseError, match=r"different data sets: a/shoes \(shoes\), a/people \(people\)\. Give it models of one\."):
+        compare(["a/shoes", "a/people"], root=root)
+
+
 def test_the_folder_can_be_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_MODELS", str(root))
     assert same_weights(load_model(NAME), network(0))

@@ -29,8 +29,9 @@ list_models()  # everything, as a table
 load_model("{first}", seed=0)  # verified, ready to use
 ```
 
-Figures are errors in percent on the test set: the average over the images and the worst class. Robust means right on the clean image
-and under attack. An interval is the 95 % t-interval of the mean over seeds; with one seed there is none."""
+Figures are errors in percent on the test set: the average over its examples and the worst class. Robust means right on the clean example
+and under attack; a budget in units counts those of a table's own files (years, dollars, places in a list). An interval
+is the 95 % t-interval of the mean over seeds; with one seed there is none."""
 
 LICENCE = """## Licence
 
@@ -85,23 +86,37 @@ def terms(records: Mapping[int, dict[str, Any]]) -> str:
     facts = made(records)
     recipe = facts.get("recipe", {})
     optim, method = recipe.get("optim", {}), recipe.get("method", {})
-    drops = [f"{factor * optim['lr']:.2g} from epoch {epoch + 1}" for epoch, factor in optim.get("drops", [])]
-    rate = ", ".join([f"rate {optim.get('lr'):g}", *drops])
     lines = [
         f"- {facts.get('model')}, {len(facts.get('classes', []))} classes of {recipe.get('dataset')}, "
         f"{facts.get('training_examples'):,} training images, {facts.get('epochs')} epochs"
         + (f", from {recipe['start']} of the same seed" if recipe.get("start") else "")
         + (f", half of them adversarial copies made against {recipe['copies']['of']} of the same seed" if recipe.get("copies") else ""),
-        f"- {optim.get('name')}, {rate}; batches of {optim.get('batch')}",
+        f"- {optim.get('name')}, {schedule(optim)}; batches of {optim.get('batch')}{also(optim)}",
         f"- method `{method.get('name')}`: {told({k: v for k, v in method.items() if k != 'name'}) or 'nothing to choose'}",
         f"- made with {' or '.join(sorted({environment(r) for r in records.values()}))}",
     ]
     return "\n".join(lines)
 
 
+def schedule(optim: Mapping[str, Any]) -> str:
+    """The rate and its changes; of many, how far it falls."""
+    first, drops = optim["lr"], [(epoch + 1, factor * optim["lr"]) for epoch, factor in optim.get("drops", [])]
+    if len(drops) > 5:
+        return f"rate {first:.2g}, which falls at every epoch, to {drops[-1][1]:.2g} from epoch {drops[-1][0]}"
+    return ", ".join([f"rate {first:g}", *(f"{rate:.2g} from epoch {epoch}" for epoch, rate in drops)])
+
+
+def also(optim: Mapping[str, Any]) -> str:
+    """What else there is to an optimiser."""
+    words = {"momentum": "momentum {:g}", "weight_decay": "weight decay {:g}", "augment": "images changed by {}"}
+    return "".join(f", {text.format(optim[word])}" for word, text in words.items() if optim.get(word))
+
+
 def environment(record: Mapping[str, Any]) -> str:
-    versions = record.get("made_from", {}).get("versions", {})
-    kernel = "PyTorch" if versions.get("kernel", "PyTorch") == "PyTorch" else "the C++ kernel"
+    made_from = record.get("made_from", {})
+    versions = made_from.get("versions", {})
+    plain = made_from.get("model") != "lenet5" or versions.get("kernel", "PyTorch") == "PyTorch"  # the kernel computes LeNet-5 alone
+    kernel = "PyTorch" if plain else "the C++ kernel"
     return f"torch {versions.get('torch')}, {versions.get('threads')} thread(s), {versions.get('cpu')}, {kernel}"
 
 
@@ -119,7 +134,7 @@ def told(what: Any) -> str:
 def reports(name: str, records: Mapping[int, dict[str, Any]]) -> str:
     """Mean, standard deviation and interval over seeds of every figure."""
     found = {seed: figures(r, name) for seed, r in records.items()}
-    lines = [["error", "mean", "standard deviation", "95 % interval", "seeds", "images"]]
+    lines = [["error", "mean", "standard deviation", "95 % interval", "seeds", "examples"]]
     for title in TITLES:
         if values := {s: f[title] for s, f in found.items() if title in f}:
             spread = Spread.of(values.values())

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
@@ -48,16 +48,26 @@ def clone() -> str:
     return f"```bash\ngit clone {address()}\ncd {address().rsplit('/', 1)[-1]}\nmake run\nmake test\n```"
 
 
+def headline(prefix: str) -> list[dict[str, Any]]:
+    """The reports of the recipes that keep their weights; grids and trials are in the notebooks only."""
+    return [r for r in rows() if re.match(prefix, r["recipe"]) and r["recipe"] in RECIPES and RECIPES[r["recipe"]].weights]
+
+
 def results() -> str:
-    """The headline recipes, each with a link to the notebook that makes its figures. Grids and trials are in the notebooks only."""
+    """On Fashion-MNIST, each recipe with a link to the notebook that makes its figures."""
     pages = {int(source.stem[:2]): source.stem for source in sources()}
-    headline = [r for r in rows() if re.match(r"exp\d/", r["recipe"]) and r["recipe"] in RECIPES and RECIPES[r["recipe"]].weights]
     lines = []
-    for line in table(headline, markdown=True).splitlines():
+    for line in table(headline(r"exp\d/"), markdown=True).splitlines():
         found = re.match(r"\| (exp(\d)/\S+) \|", line)
         page = pages.get(int(found[2])) if found else None
         lines.append(line.replace(f"| {found[1]} |", f"| [{found[1]}](notebooks/{page}.ipynb) |", 1) if found and page else line)
     return "\n".join(lines)
+
+
+def on_cifar10() -> str:
+    """The same methods on photographs."""
+    found = headline("cifar10/")
+    return table(found, markdown=True) if found else "*These models are not trained yet: `make models WHICH=cifar10`.*"
 
 
 def speed() -> str:
@@ -108,7 +118,8 @@ def draw(path: Path) -> None:
 def written(text: str) -> str:
     """README.md with everything that a command writes, written afresh."""
     figure = f"![{alt()}]({FIGURE.relative_to(ROOT).as_posix()})"
-    parts = {"badges": badges("notebooks/00_start_here.ipynb"), "figure": figure, "clone": clone(), "results": results(), "speed": speed()}
+    parts = {"badges": badges("notebooks/00_start_here.ipynb"), "figure": figure, "clone": clone(), "results": results(),
+             "cifar10": on_cifar10(), "speed": speed()}
     for name, new in parts.items():
         text = replaced(text, name, new)
     return text

@@ -114,12 +114,16 @@ def test_models_attack_and_budget(seen: Seen) -> None:
 def test_every_view(seen: Seen) -> None:
     seen.choose("Model", "exp1/natural")
     heads = {"All budgets": "against the budget", "Confusion matrix": "Confusion matrices", "Images of a cell": "Shown: 1 to",
-             "One image": "Test image", "Source and target": "is lost soonest", "Training": "Training of exp1/natural",
+             "One image": "Test image", "Source and target": "is lost soonest", "Scores": "CAU: accuracy of each class",
+             "Training": "Training of exp1/natural",
              "Errors by class": "95 % intervals"}
     for name, words in heads.items():
         seen.after(lambda name=name: seen.press(name), words)
         seen.kept(name.lower().replace(" ", "-"))
-    seen.press("Training")
+    seen.after(lambda: seen.press("Scores"), "CAU: accuracy of each class")
+    seen.after(lambda: seen.choose("score", "CRU_s, pgd20 at 16/255"), "success of pgd20 at 16/255 on each class")
+    seen.kept("score-chosen")
+    seen.after(lambda: seen.press("Training"), "Training of exp1/natural")
     seen.after(lambda: seen.press("second model"), "Training of exp3/remargin-05")
     seen.after(lambda: seen.press("first model"), "Training of exp1/natural")
 
