@@ -6,9 +6,7 @@ of the weights and of the images they were made from, so that a curve of other w
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +21,10 @@ from course_lib.data import Split
 from course_lib.diagnostics import confusion
 from course_lib.errors import CourseError, pick, whole
 from course_lib.fairness import Errors, Report
-from course_lib.shelf import entry, locked, models_dir, parse_json, verified, write_together
+from course_lib.shelf import Annexe, entry
 
-FORMAT = 1
-FOLDER = "curves"  # beside the models
+STORED = Annexe("curves", "Restore it (git checkout), or `make curves`.")  # by recipe and seed, with weights, data and attack
+named = STORED.named
 ATTACK = "pgd20"
 BUDGETS = tuple(range(0, 33, 2))  # grey levels of 255
 
@@ -100,24 +98,6 @@ def _first_of_each(split: Split, n: int) -> Tensor:
     return torch.cat(places).sort().values
 
 
-def folder(root: Path | None = None) -> Path:
-    return (root or models_dir()) / FOLDER
-
-
-def named(root: Path | None = None) -> dict[str, dict[str, dict[str, Any]]]:
-    """recipe -> seed (as text) -> {file, sha256, weights, data, attack}; nothing where no curve is stored yet."""
-    path = folder(root) / "manifest.json"
-    if not path.is_file():
-        return {}
-    content = parse_json(path.read_bytes(), path)
-    curves = content.get("curves")
-    if content.get("format") != FORMAT or not isinstance(curves, dict) or not all(
-        isinstance(seeds, dict) and all(isinstance(what, dict) for what in seeds.values()) for seeds in curves.values()
-    ):
-        raise CourseError(f"{path} is damaged or of another format than {FORMAT}. Restore it (git checkout), or `make curves`.")
-    return curves
-
-
 def current(name: str, seed: int, data: str, root: Path | None = None) -> dict[str, Any] | None:
     """What the curves' manifest says of a model, if it was made from the weights and the images as they are now."""
     what = named(root).get(name, {}).get(str(seed))
@@ -131,7 +111,7 @@ def load_curve(name: str, split: Split, *, seed: int = 0, root: Path | None = No
     if what is None:
         state = "is of other weights or images" if str(seed) in named(root).get(name, {}) else "is not stored"
         raise CourseError(f"The curve of {name}, seed {seed}, {state}. Make it: make curves; or attack now.")
-    raw = verified(what, folder(root))
+    raw = STORED.bytes_of(what, root)
     try:
         with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
             eps, said = tuple(int(e) for e in stored["eps"]), torch.from_numpy(stored["said"]).long()
@@ -144,13 +124,7 @@ def load_curve(name: str, split: Split, *, seed: int = 0, root: Path | None = No
 
 def publish_curve(name: str, seed: int, curve: Curve, split: Split, root: Path | None = None) -> None:
     """Store a curve and name it in the curves' manifest: a reader sees both or neither."""
-    packed, base = io.BytesIO(), folder(root)
+    packed = io.BytesIO()
     np.savez_compressed(packed, eps=np.array(curve.eps, np.uint8), said=curve.said.numpy().astype(np.uint8))
-    file, raw = f"{name}/seed{seed}.npz", packed.getvalue()
-    what = {"file": file, "sha256": hashlib.sha256(raw).hexdigest(), "attack": curve.attack, "data": split.digest()}
-    what["weights"] = entry(name, seed, root)["weights"]["sha256"]
-    with locked(base):
-        known = named(root)
-        known.setdefault(name, {})[str(seed)] = what
-        content = {"format": FORMAT, "curves": {n: dict(sorted(s.items())) for n, s in sorted(known.items())}}
-        write_together({base / file: raw, base / "manifest.json": (json.dumps(content, indent=1) + "\n").encode()})
+    STORED.add(name, str(seed), f"{name}/seed{seed}.npz", packed.getvalue(), root, attack=curve.attack, data=split.digest(),
+               weights=entry(name, seed, root)["weights"]["sha256"])

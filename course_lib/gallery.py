@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from course_lib.checkpoints import RECORD, Store
-from course_lib.curves import FOLDER, Curve, load_curve
+from course_lib.curves import STORED, Curve, load_curve
 from course_lib.data import EMBEDDED, Split, contents, load
 from course_lib.errors import CourseError
 from course_lib.models import MODELS, build
@@ -84,7 +84,7 @@ def from_folder(folder: str | Path) -> dict[str, Seen]:
         raise CourseError(f"There is no folder {str(folder)!r}. Give the one that trainings wrote to, such as results or runs.")
     found: dict[str, Seen] = {}
     for path in _named(base, "manifest.json"):
-        if path.parent.resolve() != models_dir().resolve() and path.parent.name != FOLDER:
+        if path.parent.resolve() != models_dir().resolve() and path.parent.name != STORED.word:
             found |= stored(path.parent, where=f"{_below(path.parent, base)}: ")
     for path in _named(base, RECORD):
         found |= {seen.label: seen for seen in _checkpoint(path.parent, _below(path.parent, base))}

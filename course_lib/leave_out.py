@@ -36,12 +36,12 @@ from course_lib.fairness import Spread, t95
 from course_lib.models import build
 from course_lib.recipes import RECIPES, TRANSFORMS, digest, made_from, stored_name
 from course_lib.scores import luf
-from course_lib.shelf import locked, models_dir, parse_json, verified, write_together
+from course_lib.shelf import Annexe, parse_json, write_together
 from course_lib.sweep import workers
 from course_lib.training import fit
 
-FORMAT = 1
-FOLDER = "luf"  # beside the models
+STORED = Annexe("luf", "Restore it (git checkout).")  # by recipe and design
+named = STORED.named
 DESIGNS = ("paired", "seeds", "unpaired")
 LEFT_OUT = 100
 
@@ -173,34 +173,10 @@ def record_of(base: Task, design: str, tasks: Sequence[Task], out: Path) -> dict
 # ------------------------------------------------------------------------------------------ records
 
 
-def folder(root: Path | None = None) -> Path:
-    return (root or models_dir()) / FOLDER
-
-
-def named(root: Path | None = None) -> dict[str, dict[str, dict[str, Any]]]:
-    """recipe -> design -> {file, sha256}; nothing where none is stored yet."""
-    path = folder(root) / "manifest.json"
-    if not path.is_file():
-        return {}
-    content = parse_json(path.read_bytes(), path)
-    known = content.get("luf")
-    if content.get("format") != FORMAT or not isinstance(known, dict) or not all(
-        isinstance(designs, dict) and all(isinstance(what, dict) for what in designs.values()) for designs in known.values()
-    ):
-        raise CourseError(f"{path} is damaged or of another format than {FORMAT}. Restore it (git checkout).")
-    return known
-
-
 def publish_luf(record: Mapping[str, Any], root: Path | None = None) -> None:
-    """Store a record and name it in the manifest: a reader sees both or neither."""
-    base, name, design = folder(root), str(record["recipe"]), str(record["design"])
+    name, design = str(record["recipe"]), str(record["design"])
     raw = (json.dumps(record, indent=1) + "\n").encode()
-    file = f"{name.removeprefix(FOLDER + '/')}/{design}.json"
-    with locked(base):
-        known = named(root)
-        known.setdefault(name, {})[design] = {"file": file, "sha256": hashlib.sha256(raw).hexdigest()}
-        content = {"format": FORMAT, "luf": {n: dict(sorted(d.items())) for n, d in sorted(known.items())}}
-        write_together({base / file: raw, base / "manifest.json": (json.dumps(content, indent=1) + "\n").encode()})
+    STORED.add(name, design, f"{name.removeprefix('luf/')}/{design}.json", raw, root)
 
 
 def load_luf(name: str, design: str, root: Path | None = None) -> dict[str, Any]:
@@ -208,7 +184,7 @@ def load_luf(name: str, design: str, root: Path | None = None) -> dict[str, Any]
     what = named(root).get(name, {}).get(design)
     if what is None:
         raise CourseError(f"LUF of {name}, design {design}, is not stored yet. Make it: python -m course_lib luf {name}")
-    return parse_json(verified(what, folder(root)), folder(root) / str(what["file"]))
+    return parse_json(STORED.bytes_of(what, root), STORED.folder(root) / str(what["file"]))
 
 
 def excess(record: Mapping[str, Any], control: Mapping[str, Any]) -> dict[str, Any]:

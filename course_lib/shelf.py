@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +164,40 @@ def locked(root: Path) -> Iterator[None]:
     with f:
         fcntl.flock(f, fcntl.LOCK_EX)
         yield
+
+
+@dataclass(frozen=True)
+class Annexe:
+    """A folder beside the models with a manifest of its own: recipe -> key -> {file, sha256, whatever else is told}."""
+
+    word: str  # the folder's name, and the manifest's word for what is in it
+    remake: str  # what to do about a damaged manifest
+    format: int = 1
+
+    def folder(self, root: Path | None = None) -> Path:
+        return (root or models_dir()) / self.word
+
+    def named(self, root: Path | None = None) -> dict[str, dict[str, dict[str, Any]]]:
+        """What the manifest names; nothing where nothing is stored yet."""
+        path = self.folder(root) / "manifest.json"
+        if not path.is_file():
+            return {}
+        content = parse_json(path.read_bytes(), path)
+        known = content.get(self.word)
+        if content.get("format") != self.format or not isinstance(known, dict) or not all(
+            isinstance(rows, dict) and all(isinstance(what, dict) for what in rows.values()) for rows in known.values()
+        ):
+            raise CourseError(f"{path} is damaged or of another format than {self.format}. {self.remake}")
+        return known
+
+    def add(self, name: str, key: str, file: str, raw: bytes, root: Path | None = None, **told: Any) -> None:
+        """Store a file and name it in the manifest: a reader sees both or neither."""
+        base = self.folder(root)
+        with locked(base):
+            known = self.named(root)
+            known.setdefault(name, {})[key] = {"file": file, "sha256": hashlib.sha256(raw).hexdigest(), **told}
+            content = {"format": self.format, self.word: {n: dict(sorted(rows.items())) for n, rows in sorted(known.items())}}
+            write_together({base / file: raw, base / "manifest.json": (json.dumps(content, indent=1) + "\n").encode()})
+
+    def bytes_of(self, what: Mapping[str, Any], root: Path | None = None) -> bytes:
+        return verified(what, self.folder(root))

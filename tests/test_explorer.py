@@ -293,7 +293,7 @@ def test_the_table_sorts_filters_and_goes_to_csv(explorer: Explorer) -> None:
 def test_nothing_in_a_curves_file_is_believed(raw: bytes) -> None:
     """Whatever bytes bear the right hash: a curve or a CourseError."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("course_lib.curves.verified", lambda *_: raw)
+        patch.setattr("course_lib.shelf.verified", lambda *_: raw)
         with pytest.raises(CourseError, match="cannot be read|does not fit"):
             load_curve("exp1/natural", FASHION)
 
@@ -304,7 +304,7 @@ def test_a_curve_must_fit_the_images(change: str) -> None:
     packed = io.BytesIO()
     np.savez_compressed(packed, eps=np.array([2 * (change == "first"), 8], np.uint8), said=said.astype(np.uint8))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("course_lib.curves.verified", lambda *_: packed.getvalue())
+        patch.setattr("course_lib.shelf.verified", lambda *_: packed.getvalue())
         with pytest.raises(CourseError, match="does not fit"):
             load_curve("exp1/natural", FASHION)
 
