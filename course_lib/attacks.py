@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from course_lib import native
 from course_lib.adult import UNITS
 from course_lib.errors import CourseError, pick, whole
+from course_lib.models import Accelerated
 
 Number = float | Tensor
 
@@ -71,7 +72,9 @@ class PGD:
     Gaussian noise added at each step. Gradients are taken in eval mode; parameters, modes and the caller's random
     state stay as they were. Without a generator the same noise is drawn each time. `scale` is for tables: `eps` and
     `step_size` times it, feature by feature, is what is added, so that with adult.UNITS both are in the files' own units
-    and may exceed 1 (the box [0, 1] holds all the same).
+    and may exceed 1 (the box [0, 1] holds all the same). With `bf16` both passes compute in bfloat16, and whether an
+    iterate is right is told in it too: two to three times as fast on a CPU that has it (a CPU that has not is slower),
+    and good enough to train with. Published figures are never made with it.
 
     >>> from course_lib.models import build
     >>> x, y = torch.rand(4, 1, 32, 32), torch.arange(4)
@@ -86,6 +89,7 @@ class PGD:
     start: str = "uniform"
     noise: float = 0.0
     scale: tuple[float, ...] = ()
+    bf16: bool = False
 
     def __post_init__(self) -> None:
         if bad := [s for s in self.scale if not 0 < s < math.inf]:
@@ -97,8 +101,9 @@ class PGD:
             _budget(torch.as_tensor(getattr(self, word), dtype=torch.float64), word, bool(self.scale) and word != "noise")
 
     def __repr__(self) -> str:
-        """Without a scale as before there was one: checkpoints and finished batches are known by it."""
-        told = [f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.name != "scale" or self.scale]
+        """Without `scale` and `bf16` as before there were such: checkpoints and finished batches are known by it."""
+        told = [f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self)
+                if f.name not in ("scale", "bf16") or getattr(self, f.name)]
         return f"PGD({', '.join(told)})"
 
     def at(self, eps: float) -> PGD:
@@ -122,6 +127,7 @@ class PGD:
     def path(self, model: nn.Module, x: Tensor, y: Tensor, *, eps: Number | None = None,
              step_size: Number | None = None, generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Every (z_t, is z_t right), t = 0 .. K: the attack to look at, and the oracle of `walk`."""
+        model = self._computed(model)
         s = _Setting.of(self, model, x, y, eps, step_size, generator)
         z = s.z0
         for t in range(self.steps + 1):
@@ -134,11 +140,15 @@ class PGD:
              generator: torch.Generator | None = None, extra: int = 0, stop: bool = False) -> Walk:
         """The walk's landmarks in one pass. With `stop` an example rests once its `first_wrong` is found."""
         whole(extra, "extra", 0)
+        model = self._computed(model)
         s = _Setting.of(self, model, x, y, eps, step_size, generator)
         if (fast := native.walk(s, model, extra, stop)) is not None:  # the loop below, as one kernel
             return Walk(*fast)
         with channels_last(model):
             return self._loop(model, s, extra, stop)
+
+    def _computed(self, model: nn.Module) -> nn.Module:
+        return Accelerated(model, bf16=True) if self.bf16 else model
 
     def _loop(self, model: nn.Module, s: _Setting, extra: int, stop: bool) -> Walk:
         """`walk`, step by step: what the kernel must equal."""

@@ -229,7 +229,8 @@ def _scores() -> dict[str, Recipe]:
                                                            Optim("adam", rate, 250), 20, **trial)
         words |= {"optim": Optim("adam", RATE[data], 250), "epochs": 20, "examination": tuple((attack, e) for e in budgets)}
         found[standard] = Recipe("Natural training, as in the scores' paper", METHODS["natural"](), **words)
-        found[f"scores/{data}-robust"] = Recipe("Adversarial training, attacked anew in each batch", METHODS["pgd_at"](inner), **words)
+        anew = dataclasses.replace(inner, bf16=data == "cifar10")  # 2.5 times as fast on this network, and as strong
+        found[f"scores/{data}-robust"] = Recipe("Adversarial training, attacked anew in each batch", METHODS["pgd_at"](anew), **words)
         found[f"scores/{data}-static"] = Recipe("The paper's adversarial training: copies that fool the standard model, made once, merged",
                                                 METHODS["natural"](), copies=Copies(standard, inner), **words)
     return found
@@ -238,7 +239,7 @@ def _scores() -> dict[str, Recipe]:
 def _left_out() -> dict[str, Recipe]:
     """What is trained again and again with one example left out (`course_lib.leave_out`); no weights are kept."""
     found = {}
-    for data, model, attack in (("fashion-mnist", "lenet5", ATTACKS["pgd10"]), ("cifar10", "small_cnn", PGD(0.01, 0.0025, 10))):
+    for data, model, attack in (("fashion-mnist", "lenet5", ATTACKS["pgd10"]), ("cifar10", "small_cnn", PGD(0.01, 0.0025, 10, bf16=True))):
         optim = Optim("adam", 1e-3, 128) if model == "lenet5" else Optim("adam", RATE[data], 250)
         # from a clean start: where one example of a batch is gone, the draws of all the others would change
         for kind, method in (("standard", METHODS["natural"]()), ("robust", METHODS["pgd_at"](dataclasses.replace(attack, start="clean")))):

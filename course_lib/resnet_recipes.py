@@ -7,41 +7,16 @@ are to see the same; budgets are 8/255 in ten steps of 2/255, as in the papers, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
-
-from course_lib.attacks import PGD, Number, Walk
+from course_lib.attacks import PGD
 from course_lib.methods import METHODS, Method
-from course_lib.models import Accelerated
 from course_lib.recipes import RECIPES, Recipe
 from course_lib.training import Optim
 
 
-@dataclass(frozen=True)
-class PGDInBF16(PGD):
-    """PGD whose forward and backward passes compute in bfloat16: twice as fast on a CPU that has it, and good enough to train with.
-
-    Whether an iterate is right is told in bfloat16 as well. Published figures are never made with it.
-    """
-
-    bf16: bool = True  # stands in every record
-
-    def walk(self, model: nn.Module, x: Tensor, y: Tensor, *, eps: Number | None = None, step_size: Number | None = None,
-             generator: torch.Generator | None = None, extra: int = 0, stop: bool = False) -> Walk:
-        fast = Accelerated(model, bf16=self.bf16)
-        return super().walk(fast, x, y, eps=eps, step_size=step_size, generator=generator, extra=extra, stop=stop)
-
-    def path(self, model: nn.Module, x: Tensor, y: Tensor, *, eps: Number | None = None, step_size: Number | None = None,
-             generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        return super().path(Accelerated(model, bf16=self.bf16), x, y, eps=eps, step_size=step_size, generator=generator)
-
-
-def _methods(kind: type[PGD] = PGD) -> dict[str, Method]:
-    """What BAT's tables compare; the attacks are those of the methods' own files, computed as `kind` does."""
-    ce, kl = kind(steps=10), kind(steps=10, objective="kl", start="gaussian")
+def _methods(bf16: bool = False) -> dict[str, Method]:
+    """What BAT's tables compare; the attacks are those of the methods' own files."""
+    ce, kl = PGD(steps=10, bf16=bf16), PGD(steps=10, objective="kl", start="gaussian", bf16=bf16)
     trades, frl = METHODS["trades"], METHODS["frl"]
     return {
         "pgd-at": METHODS["pgd_at"](ce), "trades-1": trades(1.0, kl), "trades-6": trades(6.0, kl),
@@ -107,12 +82,12 @@ def _falling(first: int, last: int) -> Optim:
 
 def _small(about: str, method: Method, seeds: int = 1, first: int = 0, last: int = EPOCHS) -> Recipe:
     return Recipe(f"{about}, on CIFAR-10 with a small PreAct ResNet", method, _falling(first, last), last - first, "cifar10",
-                  model="preact_resnet_s", seeds=seeds, validation=PGDInBF16(steps=20), validation_images=3000, examination=EXAMINATION)
+                  model="preact_resnet_s", seeds=seeds, examination=EXAMINATION, validation=PGD(bf16=True), validation_images=3000)
 
 
 def _two_cores() -> dict[str, Recipe]:
     """All on equal terms: EPOCHS epochs, FRL's hot start counted, over the same images in the same order."""
-    methods = _methods(PGDInBF16)
+    methods = _methods(bf16=True)
     hot = METHODS["trades"](1.5, methods["trades-1"].attack)  # type: ignore[attr-defined]
     frl = _small("FRL (rmrw), tolerance 0.05", methods["frl-05"], first=HOT_EPOCHS)
     return {

@@ -15,7 +15,7 @@ from course_lib.fairness import Errors, Report
 from course_lib.methods import METHODS
 from course_lib.models import build
 from course_lib.recipes import RECIPES, Recipe, run
-from course_lib.resnet_recipes import DATA, EPOCHS, HOT_EPOCHS, HOT_START, NETWORKS, PGDInBF16
+from course_lib.resnet_recipes import DATA, EPOCHS, HOT_EPOCHS, HOT_START, NETWORKS
 from course_lib.training import Optim, fit
 from course_lib.zoo import publish
 from tests.helpers import images, labels
@@ -155,7 +155,7 @@ def test_ours_attack_as_the_papers_in_bfloat16(name: str) -> None:
     m: Any = OURS[name].method
     if m.name != "natural":
         paper = METHODS[m.name]().attack
-        assert m.attack == PGDInBF16(**{f.name: getattr(paper, f.name) for f in dataclasses.fields(paper)}) and m.attack.bf16
+        assert m.attack == dataclasses.replace(paper, bf16=True)
     assert all(attack in ("pgd20", "cw20") for attack, _ in OURS[name].examination), "what is published is computed in float32"
 
 
@@ -170,7 +170,7 @@ def test_ours_take_a_step(name: str) -> None:
 def test_frl_from_its_hot_start_to_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both halves as `train` runs them, on 50 embedded images; a record says that the attack was computed in bfloat16."""
     for name in (HOT_START, "cifar10/frl-05"):
-        monkeypatch.setitem(RECIPES, name, dataclasses.replace(OURS[name], examination=(), validation=PGDInBF16(steps=1)))
+        monkeypatch.setitem(RECIPES, name, dataclasses.replace(OURS[name], examination=(), validation=PGD(steps=1, bf16=True)))
     trained, record = run(HOT_START, 0, tmp_path / "runs", limit=50, epochs=1, models=tmp_path, progress=False)
     publish(record["recipe"], 0, trained.model, record, tmp_path)
     _, record = run("cifar10/frl-05", 0, tmp_path / "runs", limit=50, epochs=1, models=tmp_path, progress=False)

@@ -8,7 +8,6 @@ from torch.nn import functional as F
 from course_lib.attacks import OBJECTIVES, PGD, frozen
 from course_lib.methods import METHODS
 from course_lib.models import MODELS, Accelerated, build
-from course_lib.resnet_recipes import PGDInBF16
 from course_lib.resnets import Block, PreActResNet
 from course_lib.training import Optim, fit
 from tests.helpers import images, left_alone, split
@@ -133,11 +132,11 @@ def test_bfloat16_is_near() -> None:
 def test_pgd_in_bfloat16(objective: str) -> None:
     """The same draws and ball as PGD, as strong a walk, a name of its own in records, and it leaves the model alone."""
     model, x, y = trained_a_little().train(), images(3, (3, 16, 16)), torch.arange(3)
-    fast, exact = PGDInBF16(steps=3, objective=objective), PGD(steps=3, objective=objective)
+    fast, exact = PGD(steps=3, objective=objective, bf16=True), PGD(steps=3, objective=objective)
     with left_alone(model):
         walk = fast.walk(model, x, y)
     z, slow = fast(model, x, y), exact(model, x, y)
-    assert torch.equal(z, walk.last) and not torch.equal(z, slow) and "bf16=True" in repr(fast) and type(fast.at(0.1)) is PGDInBF16
+    assert torch.equal(z, walk.last) and not torch.equal(z, slow) and "bf16=True" in repr(fast) and fast.at(0.1).bf16
     assert (z - x).abs().max() <= 8 / 255 + 1e-6 and z.min() >= 0 and z.max() <= 1
     clean = model.eval()(x)
     start, low, high = (OBJECTIVES[objective](model(k), y, clean.log_softmax(1)).sum().item() for k in (x, z, slow))
@@ -145,7 +144,6 @@ def test_pgd_in_bfloat16(objective: str) -> None:
     model.train()
     path = [iterate for iterate, _ in fast.path(model, x, y)]
     assert len(path) == 4 and torch.equal(path[-1], z)
-    assert torch.equal(PGDInBF16(steps=3, objective=objective, bf16=False)(model, x, y), slow)
 
 
 def test_training_in_bfloat16() -> None:
