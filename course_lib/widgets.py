@@ -25,6 +25,7 @@ from course_lib.tables import Table
 
 TITLES = {"errors": "Errors by class", "budgets": "All budgets", "confusion": "Confusion matrix", "cell": "Images of a cell",
           "image": "One image", "fairness": "Source and target", "scores": "Scores", "history": "Training", "table": "Table"}
+WITHOUT_ATTACK = ("scores", "history", "table")
 NONE = "(no second model)"
 WIDE: Any = {"description_width": "initial"}
 
@@ -51,7 +52,7 @@ class Panel(w.VBox):
         self._make_cell()
         self._make_table()
         self._make_own("" if folder is None else str(folder))
-        super().__init__([w.HBox([self.one, self.two], layout=FLOW), w.HBox([self.attack, self.eps], layout=FLOW), self.live, self.view,
+        super().__init__([w.HBox([self.one, self.two], layout=FLOW), self.attacked, self.live, self.view,
                           self.score, self.cell, self.sorting, self.note, self.picture, self.saving, self.own])
         if folder is not None and Path(folder).is_dir():
             self.open_folder()
@@ -65,6 +66,7 @@ class Panel(w.VBox):
         live = [(f"{name}, attack now", name) for name in ATTACKS]
         self.attack = _drop("Attack", [("PGD-20, precomputed", STORED), *live], STORED)
         self.eps = w.IntSlider(value=8, min=BUDGETS[0], max=BUDGETS[-1], step=BUDGETS[1] - BUDGETS[0], description="ε (of 255)", style=WIDE)
+        self.attacked = w.HBox([self.attack, self.eps], layout=FLOW)
         self.per_class = w.BoundedIntText(value=20, min=1, max=1000, description="images a class", style=WIDE, layout={"width": "180px"})
         self.go = _button("Attack now", self.attack_now, "Run the attack on the first images of each class")
         self.progress = w.IntProgress(value=0, max=1, description="", layout={"width": "220px"})
@@ -152,7 +154,8 @@ class Panel(w.VBox):
         _show(self.cell, view in (*CELLS, "history", "fairness"))
         _show(self.sorting, view == "table")
         _show(self.score, view == "scores")
-        _show(self.live, self.attack.value != STORED or view == "fairness")
+        _show(self.attacked, view not in WITHOUT_ATTACK)
+        _show(self.live, view == "fairness" or (self.attack.value != STORED and view not in WITHOUT_ATTACK))
         for control in (self.row, self.column, self.number, self.often, self.images, self.this):
             _show(control, view in CELLS)
 

@@ -73,6 +73,7 @@ def test_what_does_not_matter_to_a_view_is_hidden(panel: Panel) -> None:
 def test_the_choice_of_a_score_is_offered_where_it_matters_and_kept(panel: Panel) -> None:
     assert panel.score.layout.display == "none"
     panel.view.value = "scores"
+    assert panel.attacked.layout.display == panel.live.layout.display == "none", "scores are stored: no attack to choose"
     assert panel.score.layout.display is None and panel.score.value == "CAU" and words(panel).startswith("CAU: accuracy of each class")
     before, hard = picture(panel), "CRU_s, pgd20 at 16/255"
     panel.score.value = hard
@@ -80,6 +81,7 @@ def test_the_choice_of_a_score_is_offered_where_it_matters_and_kept(panel: Panel
     panel.one.value, panel.two.value = "exp3/remargin-05", NONE
     assert panel.score.value == hard and words(panel).startswith(hard) and "exp1" not in words(panel)
     panel.view.value = "errors"
+    assert panel.attacked.layout.display is None
     assert panel.score.layout.display == "none" and words(panel).startswith("Errors by class")
 
 
