@@ -103,10 +103,12 @@ class Run:
 
 def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int, optim: Optim, seed: int,
         validate: Callable[[nn.Module, Step], Report] | None = None, store: Checkpoints | None = None,
-        progress: bool = True, save_every: float = 60.0) -> Run:
+        progress: bool = True, save_every: float | None = None) -> Run:
     """Train `model` in place and return it with its history; with a store, go on where an earlier call was stopped.
 
-    `validate(model, at)` is called when the method wants a report; hand it validation data, never test data.
+    `validate(model, at)` is called when the method wants a report; hand it validation data, never test data. It is saved at the end
+    of each epoch, when it is stopped, and every `save_every` seconds: by default a minute, or a hundred times what the last save
+    took, so that saving costs a large network one part in a hundred at most; but ten minutes, if need be at a higher price.
     """
     train = data.train if isinstance(data, Dataset) else data
     if not len(train):
@@ -291,8 +293,8 @@ class _Keeper:
     end of the same batch, and a second one changes nothing, since torchrun may send it beside Slurm's; the first process saves.
     """
 
-    def __init__(self, t: _Training, store: Checkpoints | None, every: float, progress: bool) -> None:
-        self.t, self.store, self.every = t, store if t.group.first else None, every
+    def __init__(self, t: _Training, store: Checkpoints | None, every: float | None, progress: bool) -> None:
+        self.t, self.store, self.asked, self.every = t, store if t.group.first else None, every, 60.0 if every is None else every
         self.stop: int | None = None  # the signal that asked us to stop
         self.handlers: dict[int, Any] = {}
         self.wants = [(p, p.requires_grad) for p in t.model.parameters()]
@@ -335,8 +337,8 @@ class _Keeper:
 
     def save(self) -> None:
         """A save that fails warns; training goes on, and the last good checkpoint stays."""
-        t = self.t
-        t.seconds = time.monotonic() - self.began
+        t, began = self.t, time.monotonic()
+        t.seconds = began - self.began
         if self.store is None or t.position() == self.saved:
             return
         try:
@@ -345,6 +347,8 @@ class _Keeper:
         except SaveError as e:
             warnings.warn(f"This checkpoint was not saved; training goes on and will try again. {e}", stacklevel=2)
         self.saved_at = time.monotonic()
+        if self.asked is None:
+            self.every = min(max(60.0, 100 * (self.saved_at - began)), 600.0)
         self.bar.set_postfix_str(self.store.status)
 
     def __enter__(self) -> _Keeper:

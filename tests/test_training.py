@@ -4,6 +4,7 @@ import math
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -309,6 +310,29 @@ def test_saving_by_the_clock_and_at_the_end_of_an_epoch() -> None:
     store = Memory()
     train(store=store, save_every=3600)
     assert sorted(store.saves) == [7, 14, 21]
+
+
+@pytest.mark.parametrize(("cost", "every", "saves"), [
+    (0.1, None, [2, 4, 6, 7, 9, 11, 13, 14]),  # batches of 40 s: saved after each minute, and at the end of each epoch of seven
+    (2.0, None, [2, 7, 12, 14]),  # a save of two seconds: not again for 200 s
+    (9.0, None, [2, 7, 14]),  # nine seconds: not for ten minutes, instead of fifteen
+    (9.0, 60.0, [2, 4, 6, 7, 9, 11, 13, 14]),  # who asks for a minute has it
+])
+def test_what_saves_slowly_is_saved_less_often(cost: float, every: float | None, saves: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    class Slow(Memory):
+        def save(self, step: int, state: dict[str, Any]) -> None:
+            super().save(step, state)
+            passes(cost)
+
+    monkeypatch.setattr("course_lib.training.time", SimpleNamespace(monotonic=lambda: now[0]))
+    store = Slow()
+    train(Remembering(before=lambda at: passes(40)), store=store, epochs=2, save_every=every)
+    assert sorted(store.saves) == saves
 
 
 def test_a_store_that_fails_warns_and_training_goes_on() -> None:
