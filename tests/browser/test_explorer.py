@@ -209,6 +209,8 @@ def test_runs_of_ones_own(seen: Seen, there: tuple[Page, Path, str]) -> None:
 def test_the_keyboard_reaches_every_control(seen: Seen) -> None:
     """Tab goes from one to the next; nothing needs a mouse."""
     page = seen.page
+    seen.press("Errors by class")  # a view with an attack and its budget
+    seen.says("choose a live attack")
     page.get_by_label("Model", exact=True).focus()
     reached = []
     for _ in range(40):
