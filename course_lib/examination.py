@@ -6,6 +6,7 @@ last batch is done its report joins its record; the weights stay as they are.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -46,11 +47,12 @@ class Case:
 
     @property
     def split(self) -> Split:
-        return _split(self.name, self.per_class, self.data)
+        recipe = pick(RECIPES, self.name.partition("@")[0], "recipe")
+        return _split(recipe.dataset, recipe.transform, self.per_class, self.data)
 
     @property
     def whole_split(self) -> Split:
-        return _split(self.name, None, self.data)
+        return dataclasses.replace(self, per_class=None).split
 
     @property
     def examiner(self) -> Any:
@@ -77,10 +79,9 @@ class Case:
 
 
 @functools.lru_cache(maxsize=4)
-def _split(name: str, per_class: int | None, data: Path | None) -> Split:
-    """The test images that a recipe's models are examined on."""
-    recipe = pick(RECIPES, name.partition("@")[0], "recipe")
-    test = pick(TRANSFORMS, recipe.transform, "transform")(load(recipe.dataset, root=data)).test
+def _split(dataset: str, transform: str, per_class: int | None, data: Path | None) -> Split:
+    """The test images that models are examined on, the same object for all that share them."""
+    test = pick(TRANSFORMS, transform, "transform")(load(dataset, root=data)).test
     return test if per_class is None else test.per_class(per_class)
 
 

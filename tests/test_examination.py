@@ -189,7 +189,7 @@ def test_autoattack_in_its_own_batches(models: Path, monkeypatch: pytest.MonkeyP
 def test_two_processes_and_a_bar(models: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """The workers do not know this process's patches and tiny recipes: so a recipe that everybody knows, on the embedded images."""
     monkeypatch.setattr(examination, "BATCH", 500)
-    made = {"model": "lenet5", "classes": list(examination._split("exp1/natural", None, None).classes)}
+    made = {"model": "lenet5", "classes": list(examination._split("fashion-mnist", "", None, None).classes)}
     publish("exp1/natural", 0, network_of(RECIPES["exp1/natural"]), {"made_from": made, "reports": []}, models)
     words: dict[str, Any] = {"jobs": 2, "per_class": 1, "attacks": ["pgd20", "cw20"], "out": models.parent / "runs", "models": models}
     rows = examine_stored(["exp1/*"], progress=True, **words)
