@@ -139,7 +139,7 @@ def main(script: str, title: str, whole: Callable[[], Table], pieces: dict[str, 
     words.add_argument("--part", nargs="+")
     chosen = words.parse_args().part
     if chosen:
-        print(json.dumps(pieces[chosen[0]](*chosen[1:])))
+        print(json.dumps(pieces[chosen[0]](*chosen[1:])) + "\n", end="", flush=True)  # one write: several processes may share the pipe
         return
     head, rows, raw = whole()
     OUT.mkdir(parents=True, exist_ok=True)
