@@ -150,11 +150,11 @@ def test_attack_now(seen: Seen) -> None:
     seen.says("95 % intervals")
     seen.choose("Attack", "cw20, attack now")
     seen.says("press Attack now")
-    assert seen.figure.count() == 0, "nothing is shown that was not computed"
+    seen.figure.wait_for(state="detached")  # nothing is shown that was not computed
     seen.fill("images a class", "3")
     seen.press("Attack now")
     seen.says("cw20 at 2/255 on 30 test images")
-    assert seen.page.get_by_text(re.compile(r"^(\d+) of \1$")).is_visible(), "the progress bar came to its end"
+    seen.page.get_by_text(re.compile(r"^(\d+) of \1$")).wait_for()  # the progress bar came to its end
     seen.kept("attack-now")
     seen.after(lambda: seen.choose("Attack", "PGD-20, precomputed"), "10000 test images")
 
@@ -168,6 +168,7 @@ def test_table_and_saving(seen: Seen, there: tuple[Page, Path, str]) -> None:
     assert (folder / "saved" / "errors-4.png").read_bytes().startswith(b"\x89PNG")
     seen.press("Table")
     seen.says("sorted by model")
+    rows.first.wait_for()
     many = rows.count()
     seen.fill("only rows with", "exp1 trades")
     seen.says("0 of ")
