@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from course_lib.errors import CourseError
 from course_lib.fairness import Report, Spread
-from course_lib.zoo import FIGURES, chosen, load_record, manifest
+from course_lib.zoo import FIGURES, chosen, load_record, manifest, report_rows
 
 STRONG, WEAK, EPS = "autoattack", "pgd20", 8 / 255
 COLUMNS = tuple(row for row in FIGURES if row[2] != STRONG)  # PGD-20
 TITLE = next(title for title, _, attack, _ in FIGURES if attack == STRONG)
 TOO_MUCH = 0.05  # by which PGD-20 may say that a model is more robust than AutoAttack finds it
+
+
+def known(root: Path | None = None) -> dict[str, dict[str, Any]]:
+    """What is stored, by recipe and seed; empty where nothing is."""
+    try:
+        return manifest(root)
+    except CourseError:
+        return {}
+
+
+def missing(*names: str, attack: str = "", root: Path | None = None) -> bool:
+    """True where one of the recipes is not trained yet, or not examined by this attack; prints which, and how it is done."""
+    there = known(root)
+    for name in (gone := [n for n in names if n not in there or (attack and not reports(n, attack, root=root))]):
+        what, how = (f"examined by {attack}", "examine") if name in there else ("trained", "models")
+        sys.stdout.write(f"{name} is not {what} yet: make {how} WHICH={name}\n")
+    return bool(gone)
+
+
+def reports(name: str, attack: str = WEAK, eps: float = EPS, *, images: int | None = None, root: Path | None = None) -> dict[int, Report]:
+    """The stored reports of a recipe by seed, all on the same test images; of so many `images`, where a number is given."""
+    seeds = sorted(map(int, known(root).get(name, {})))
+    return alike({s: report_rows(load_record(name, seed=s, root=root), name) for s in seeds}, attack, eps, images)
+
+
+def alike(models: Mapping[int, Sequence[dict[str, Any]]], attack: str, eps: float = EPS, images: int | None = None) -> dict[int, Report]:
+    """Of each model's rows the one on those images that the most models share, the most images where several sets are."""
+    mine = {s: {tuple(r["counts"]): r for r in found if r["attack"] == attack and abs(r["eps"] - eps) < 1e-6}
+            for s, found in models.items()}
+    models_on = Counter(counts for found in mine.values() for counts in found if images in (None, sum(counts)))
+    counts = max(models_on, key=lambda c: (models_on[c], sum(c)), default=())
+    return {s: Report.from_json(found[counts]) for s, found in mine.items() if counts in found}
 
 
 def rows(root: Path | None = None) -> list[dict[str, Any]]:
@@ -63,15 +97,13 @@ def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _strong(models: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
-    """AutoAttack's figures on the images that the most seeds share, the most images where several do."""
-    mine = [r for reports in models.values() for r in reports if r["attack"] == STRONG and abs(r["eps"] - EPS) < 1e-6]
-    if not mine:
+    """AutoAttack's figures, and on how many images of a class."""
+    found = alike(models, STRONG).values()
+    if not found:
         return {}
-    seeds = Counter(tuple(r["counts"]) for r in mine)
-    counts = max(seeds, key=lambda c: (seeds[c], sum(c)))
-    errors = [Report.from_json(r).rob for r in mine if tuple(r["counts"]) == counts]
-    spreads = (Spread.of(e.mean for e in errors), Spread.of(e.worst for e in errors))
-    return {TITLE: spreads, "n": min(counts), "flagged": sum(flagged(reports) for reports in models.values())}
+    spreads = (Spread.of(r.rob.mean for r in found), Spread.of(r.rob.worst for r in found))
+    n = min(next(iter(found)).rob.counts)
+    return {TITLE: spreads, "n": n, "flagged": sum(flagged(rows) for rows in models.values())}
 
 
 def table(found: list[dict[str, Any]], markdown: bool = False) -> str:

@@ -560,16 +560,11 @@ plots.show(
 
 # %% tags=["nbval-check-output"]
 from course_lib import RECIPES, build
-from course_lib.zoo import load_report, manifest
+from course_lib.results import missing, reports
 
-known = manifest()  # recipe -> seeds
 ON_CIFAR = {"cifar10/natural": "natural", "cifar10/pgd-at": "PGD-AT"}
-photos = {}  # label -> seed -> report
-for name, label in ON_CIFAR.items():
-    if name in known:
-        photos[label] = {int(s): load_report(name, seed=int(s)) for s in sorted(known[name], key=int)}
-    else:
-        print(f"{name} is not trained yet: make models WHICH=cifar10")
+missing(*ON_CIFAR)
+photos = {label: found for name, label in ON_CIFAR.items() if (found := reports(name))}  # label -> seed -> report
 
 recipe = RECIPES["cifar10/pgd-at"]
 ours_, theirs_ = (sum(p.numel() for p in build(m, classes=10).parameters()) for m in (recipe.model, "resnet18"))

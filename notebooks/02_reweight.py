@@ -103,15 +103,13 @@ import numpy as np
 import torch
 from IPython.display import Markdown
 
-from course_lib import PGD, CourseError, Optim, Report, build, evaluate, fit, lesson, load, load_report, plots
+from course_lib import PGD, Optim, Report, build, evaluate, fit, lesson, load, plots, results
 from course_lib.fairness import Spread
 from course_lib.methods import METHODS
-from course_lib.zoo import load_record, manifest
+from course_lib.results import missing
+from course_lib.zoo import load_record
 
-try:
-    known = manifest()  # recipe -> seeds
-except CourseError:
-    known = {}
+known = results.known()  # recipe -> seeds
 HOT, RW5, RW7, REPORTS = "exp2/hot-start", "exp2/reweight-05", "exp2/reweight-07", "exp2/report-5-1"
 LABELS = {HOT: "hot start", RW5: "Reweight, τ = 0.05", RW7: "Reweight, τ = 0.07", REPORTS: "the report's scheme, α 5:1"}
 
@@ -119,14 +117,7 @@ LABELS = {HOT: "hot start", RW5: "Reweight, τ = 0.05", RW7: "Reweight, τ = 0.0
 @cache
 def reports(name, eps=8):
     """seed -> stored report under PGD-20 at eps/255; empty while the recipe is not trained."""
-    return {int(seed): load_report(name, seed=int(seed), eps=eps / 255) for seed in sorted(known.get(name, {}), key=int)}
-
-
-def missing(*names):
-    """True, and a word about it, where one of the recipes is not trained."""
-    for name in (gone := [n for n in names if n not in known]):
-        print(f"{name} is not trained yet: make models WHICH={name.split('/')[0]}")
-    return bool(gone)
+    return results.reports(name, eps=eps / 255)
 
 
 rows = ["| model | what it is | training images | epochs | seeds |", "|---|---|---:|---:|---:|"]

@@ -102,15 +102,13 @@ import torch
 from IPython.display import Markdown, display
 from torch.nn import functional as F
 
-from course_lib import PGD, CourseError, Optim, Report, build, evaluate, fit, lesson, load, load_model, load_report, plots
+from course_lib import PGD, Optim, Report, build, evaluate, fit, lesson, load, load_model, plots, results
 from course_lib.fairness import Spread
 from course_lib.methods import METHODS, Step
-from course_lib.zoo import load_record, manifest
+from course_lib.results import missing
+from course_lib.zoo import load_record
 
-try:
-    known = manifest()  # recipe -> seeds
-except CourseError:
-    known = {}
+known = results.known()  # recipe -> seeds
 HOT, REPORTS_HOT, REPORTS = "exp2/hot-start", "exp2/report-hot-start", "exp3/report-remargin"
 FRL = {
     "exp2/reweight-05": "Reweight, τ = 0.05",
@@ -127,14 +125,7 @@ RM, BOTH = "exp3/remargin-05", "exp3/reweight-remargin-05"
 @cache
 def reports(name, eps=8):
     """seed -> stored report under PGD-20 at eps/255; empty while the recipe is not trained."""
-    return {int(seed): load_report(name, seed=int(seed), eps=eps / 255) for seed in sorted(known.get(name, {}), key=int)}
-
-
-def missing(*names):
-    """True, and a word about it, where one of the recipes is not trained."""
-    for name in (gone := [n for n in names if n not in known]):
-        print(f"{name} is not trained yet: make models WHICH={name.split('/')[0]}")
-    return bool(gone)
+    return results.reports(name, eps=eps / 255)
 
 
 rows = ["| model | what it is | training images | epochs | seeds |", "|---|---|---:|---:|---:|"]

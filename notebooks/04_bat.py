@@ -121,17 +121,15 @@ import torch
 from IPython.display import Markdown, display
 from torch.nn import functional as F
 
-from course_lib import PGD, CourseError, Optim, Report, build, evaluate, fit, lesson, load, load_model, plots
+from course_lib import PGD, CourseError, Optim, Report, build, evaluate, fit, lesson, load, load_model, plots, results
 from course_lib import diagnostics as diag
 from course_lib.attacks import ATTACKS, predict
 from course_lib.fairness import Spread, t95, wilson
 from course_lib.methods import METHODS, Step
-from course_lib.zoo import load_record, manifest
+from course_lib.results import missing
+from course_lib.zoo import load_record
 
-try:
-    known = manifest()  # recipe -> seeds
-except CourseError:
-    known = {}
+known = results.known()  # recipe -> seeds
 AT, T1, T6, CODE, PAPER = "exp4/pgd-at", "exp4/trades-1", "exp4/trades-6", "exp4/bat-code", "exp4/bat-paper"
 FRL5, FRL7 = "exp3/reweight-remargin-05", "exp3/reweight-remargin-07"
 MAIN = {
@@ -150,28 +148,12 @@ EPS = 8 / 255
 
 @cache
 def reports(name, attack="pgd20", images=None):
-    """seed -> stored report at 8/255: PGD-20 on all images, AutoAttack on the subset that every seed has, or on so many `images`."""
-    found = {}
-    for seed in sorted(known.get(name, {}), key=int):
-        rows = load_record(name, seed=int(seed))["reports"]
-        some = [Report.from_json(r) for r in rows if r["attack"] == attack and abs(r["eps"] - EPS) < 1e-6]
-        some = [r for r in some if images in (None, sum(r.nat.counts))]
-        if some:
-            found[int(seed)] = (max if attack == "pgd20" else min)(some, key=lambda r: sum(r.nat.counts))
-    return found
+    """seed -> stored report at 8/255 on the test images that every seed has, or on so many `images`."""
+    return results.reports(name, attack, images=images)
 
 
 def has(*names, attack="pgd20"):
     return all(reports(n, attack) for n in names)
-
-
-def missing(*names, attack="pgd20"):
-    """True, and a word about it, where one of the recipes is not trained or not examined."""
-    gone = [n for n in names if not has(n, attack=attack)]
-    for name in gone:
-        what, how = ("examined by AutoAttack", "examine") if name in known and attack == "autoattack" else ("trained", "models")
-        print(f"{name} is not {what} yet: make {how} WHICH={name.split('/')[0]}")
-    return bool(gone)
 
 
 def spread(name, kind, which, attack="pgd20"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.errors import CourseError
-from course_lib.results import flagged, rows, summary, table
+from course_lib.results import flagged, known, missing, reports, rows, summary, table
 from course_lib.zoo import publish
 from tests.helpers import THREE, report
 
@@ -29,6 +29,32 @@ def test_one_row_a_stored_report(root: Path) -> None:
     ]
     assert list(found[0]) == ["recipe", "seed", "attack", "eps", "classes", "counts", "nat", "rob"]
     assert found[0]["classes"] == list(THREE) and found[0]["counts"] == [10, 10, 20] and found[2]["nat"] == [0.2, 0.5, 0.15]
+
+
+def test_reports_by_seed_are_on_the_same_images(root: Path) -> None:
+    """Two seeds have AutoAttack on few images, one of them on more; the few are what most share."""
+    few, more = (report(rob=(4, 5, 5), attack="autoattack", counts=c).to_json() for c in ((5, 5, 5), (10, 10, 20)))
+    for seed, found in enumerate(([few], [few, more], [])):
+        publish("c/examined", seed, None, {"reports": [report().to_json(), *found]}, root)
+    strong = {s: r.rob.counts for s, r in reports("c/examined", "autoattack", root=root).items()}
+    assert strong == {0: (5, 5, 5), 1: (5, 5, 5)}
+    assert list(reports("c/examined", "autoattack", images=40, root=root)) == [1]
+    assert list(reports("c/examined", root=root)) == [0, 1, 2] and reports("c/examined", eps=1 / 255, root=root) == {}
+    for seed in (0, 2):
+        publish("c/examined", seed, None, {"reports": [more]}, root)
+    assert reports("c/examined", "autoattack", root=root)[1].rob.counts == (10, 10, 20)
+    assert reports("no/such", root=root) == {}
+
+
+def test_what_is_missing_is_told(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not missing("a/many", "b/one", root=root) and not missing("b/one", attack="cw20", root=root)
+    assert capsys.readouterr().out == ""
+    assert missing("a/many", "no/such", root=root) and missing("a/many", attack="cw20", root=root)
+    assert capsys.readouterr().out.splitlines() == [
+        "no/such is not trained yet: make models WHICH=no/such",
+        "a/many is not examined by cw20 yet: make examine WHICH=a/many",
+    ]
+    assert known(tmp_path / "nowhere") == {} and missing("a/many", root=tmp_path / "nowhere")
 
 
 def test_means_and_spreads_over_seeds(root: Path) -> None:
