@@ -6,6 +6,7 @@ A dask scheduler gives what a lost worker was doing to another one, which takes 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -32,10 +33,9 @@ def tasks(patterns: Sequence[str], seeds: int | None = None) -> list[Task]:
 
 
 def waves(todo: Sequence[Task]) -> list[list[Task]]:
-    """Hot starts, and models that copies fool, before what needs them."""
-    names = {n for n, _ in todo}
-    first = [t for t in todo if not RECIPES[t[0]].needs & names]
-    rest = [t for t in todo if RECIPES[t[0]].needs & names]
+    """Hot starts, and models that copies fool, before what needs them: those of the same seed."""
+    rest = [(n, s) for n, s in todo if {(need, s) for need in RECIPES[n].needs} & set(todo)]
+    first = [t for t in todo if t not in rest]
     return [first, *waves(rest)] if rest else [first] if first else []
 
 
@@ -59,6 +59,8 @@ def workers(backend: str, jobs: int, scheduler: str | None) -> Iterator[None]:
         if backend == "dask":
             words = {"client": stack.enter_context(connected(scheduler))}
         stack.enter_context(joblib.parallel_config(backend, **words))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "A worker stopped while")  # joblib exchanges one that has grown; no task is lost
         yield
 
 

@@ -66,6 +66,7 @@ def test_a_pattern_that_matches_nothing(patterns: list[str]) -> None:
 
 def test_hot_starts_come_first() -> None:
     assert [sorted(w) for w in waves(tasks(["tiny"]))] == [ALL[:2], ALL[2:]]
+    assert waves([("tiny/first", 0), ("tiny/second", 1)]) == [[("tiny/first", 0), ("tiny/second", 1)]], "another seed's"
     assert waves([("tiny/second", 0)]) == [[("tiny/second", 0)]] and waves([]) == []
 
 
