@@ -369,12 +369,11 @@ def up_to_date(record: dict[str, Any]) -> bool:
 
 
 def finished(label: str, seed: int, models: Path | str) -> dict[str, Any] | None:
-    """The record of a training that is stored whole, verifies, and was made from the recipe as it stands."""
+    """The record of a training that is stored, verifies as do its weights (if they are kept), and was made from the recipe as it stands."""
     try:
         record = load_record(label, seed=seed, root=Path(models))
-        what = entry(label, seed, Path(models))
-        if "weights" in what or RECIPES[label.partition("@")[0]].weights:
-            verified(what["weights"], Path(models))
-    except (CourseError, KeyError):
+        if weights := entry(label, seed, Path(models)).get("weights"):
+            verified(weights, Path(models))
+    except CourseError:
         return None
     return record if up_to_date(record) else None

@@ -49,7 +49,10 @@ def load_model(name: str, *, seed: int = 0, root: Path | None = None) -> nn.Modu
     False
     """
     what = entry(name, seed, root)
-    made, raw = _made_from(short_record(what.get("record", {}), root), name), verified(what.get("weights", {}), root)
+    if "weights" not in what:
+        raise CourseError(f"Of {name}, seed {seed}, the record is stored and no weights. Train it: "
+                          f"python -m course_lib train {name} --seed {seed}")
+    made, raw = _made_from(short_record(what.get("record", {}), root), name), verified(what["weights"], root)
     model = build(str(made.get("model")), classes=len(made["classes"]))
     load_weights(model, raw, name)
     return model.eval()
@@ -248,6 +251,17 @@ def publish(name: str, seed: int, model: nn.Module | None, record: Mapping[str, 
         known = manifest(root) if (root / "manifest.json").exists() else {}
         known.setdefault(name, {})[str(seed)] = what
         write_together({root / file: raw for file, raw in [*files.values(), ("manifest.json", _manifest_bytes(known))]})
+
+
+def drop_weights(name: str, seed: int, root: Path | None = None) -> None:
+    """Keep the record alone, with the reports and scores in it."""
+    root = root or models_dir()
+    with locked(root):
+        known = manifest(root)
+        what = known.get(name, {}).get(str(seed), {}).pop("weights", None)
+        if what is not None:
+            write_together({root / "manifest.json": _manifest_bytes(known)})
+            (root / what["file"]).unlink(missing_ok=True)
 
 
 def _manifest_bytes(known: Mapping[str, Mapping[str, Any]]) -> bytes:

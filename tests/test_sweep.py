@@ -9,7 +9,7 @@ from course_lib import sweep as room
 from course_lib.errors import CourseError
 from course_lib.recipes import RECIPES
 from course_lib.sweep import sweep, tasks, waves
-from course_lib.zoo import list_models, load_model, load_record
+from course_lib.zoo import drop_weights, list_models, load_model, load_record
 from tests.helpers import same_weights, with_tiny_recipes
 
 pytestmark = pytest.mark.usefixtures("tiny")
@@ -79,6 +79,9 @@ def test_a_sweep_trains_stores_and_then_skips(tmp_path: Path, trained: list[tupl
     again = go(tmp_path)
     assert trained == ALL and sorted(map(repr, again)) == sorted(repr(load_record(n, seed=s, root=tmp_path / "models")) for n, s in ALL)
     assert before == {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
+    drop_weights("tiny/first", 1, tmp_path / "models")
+    go(tmp_path)
+    assert trained == ALL, "a record whose weights were let go is enough"
 
 
 def test_what_does_not_verify_is_made_again(tmp_path: Path, trained: list[tuple[str, int]]) -> None:

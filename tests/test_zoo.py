@@ -17,7 +17,18 @@ from course_lib import shelf
 from course_lib.errors import CourseError
 from course_lib.fairness import Spread
 from course_lib.models import build
-from course_lib.zoo import compare, list_models, load_model, load_record, load_report, load_reports, manifest, publish, write_together
+from course_lib.zoo import (
+    compare,
+    drop_weights,
+    list_models,
+    load_model,
+    load_record,
+    load_report,
+    load_reports,
+    manifest,
+    publish,
+    write_together,
+)
 from tests.helpers import THREE, report, same_weights
 
 NAME = "exp1/natural"
@@ -78,6 +89,17 @@ def test_reports_come_back(root: Path) -> None:
     assert [r.nat.wrong[0] for r in load_reports(NAME, root=root)] == [0, 1, 1]
     with pytest.raises(CourseError, match=r"cw20 at 8/255 is stored. There is: pgd20 at 8/255, pgd20 at 16/255"):
         load_report(NAME, attack="cw20", root=root)
+
+
+def test_weights_go_and_the_record_stays(root: Path) -> None:
+    before = load_record(NAME, seed=1, root=root)
+    for _ in range(2):  # there is nothing left to do the second time
+        drop_weights(NAME, 1, root)
+        assert load_record(NAME, seed=1, root=root) == before and same_weights(load_model(NAME, seed=0, root=root), network(0))
+        assert {r["seed"]: r["where"] for r in list_models(root) if r["recipe"] == NAME} == {0: "bundled", 1: "report only", 10: "bundled"}
+        assert sorted(f.name for f in (root / NAME).glob("*.safetensors")) == ["seed0.safetensors", "seed10.safetensors"]
+    with pytest.raises(CourseError, match=f"the record is stored and no weights. Train it: .* train {NAME} --seed 1"):
+        load_model(NAME, seed=1, root=root)
 
 
 def test_list_models(root: Path) -> None:

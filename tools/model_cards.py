@@ -77,8 +77,8 @@ def command(name: str, recipe: Mapping[str, Any]) -> str:
 def kept(files: Mapping[str, Any], root: Path | None) -> str:
     """Which seeds' weights are not bundled."""
     away = released(root)
-    gone = [s for s, what in sorted(files.items(), key=lambda kv: int(kv[0])) if what.get("weights", {}).get("sha256") in away]
-    return f" (not bundled: seed {', '.join(gone)})." if gone else "."
+    gone = [s for s, what in sorted(files.items(), key=lambda kv: int(kv[0])) if what.get("weights", {}).get("sha256") in {None, *away}]
+    return f" (weights not bundled: seed {', '.join(gone)})." if gone else "."
 
 
 def terms(records: Mapping[int, dict[str, Any]]) -> str:
