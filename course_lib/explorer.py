@@ -185,7 +185,8 @@ class Explorer:
 class Score:
     """An unfairness score of a record, opened up: it is the largest of `values` minus the smallest."""
 
-    what: str  # what each value is
+    axis: str  # what each value is, in short
+    what: str  # and in a sentence
     names: tuple[str, ...]  # classes, or groups under a label
     values: tuple[float, ...]
     value: tuple[float, ...]  # one number, or one for each label
@@ -199,9 +200,10 @@ def scores_in(record: Mapping[str, Any]) -> dict[str, Score]:
     found: dict[str, Score] = {}
     for report in (Report.from_json(r) for r in rows if images(r) == most):
         right, hit = 1 - report.nat.by_class, success(report)
-        found.setdefault("CAU", Score("accuracy of each class", report.classes, tuple(right), (cau(report),)))
-        said = f"success of {report.attack} at {budget(report.eps)} on each class"
-        found[f"CRU_s, {report.attack} at {budget(report.eps)}"] = Score(said, report.classes, tuple(hit), (float(np.ptp(hit)),))
+        found.setdefault("CAU", Score("accuracy", "accuracy of each class", report.classes, tuple(right), (cau(report),)))
+        which = f"{report.attack} at {budget(report.eps)}"
+        hits = Score("attack's success", f"success of {which} on each class", report.classes, tuple(hit), (float(np.ptp(hit)),))
+        found[f"CRU_s, {which}"] = hits
     return found | dict(_made(row) for row in record.get("scores", []) if row.get("score") in ("CRU_eps", "EOU"))
 
 
@@ -209,10 +211,12 @@ def _made(row: Mapping[str, Any]) -> tuple[str, Score]:
     """CRU_eps or EOU, from its row in a record."""
     if row["score"] == "CRU_eps":
         said = f"mean least ε of each class, found by {row['estimator']}, at most {row['cap']:.3g}"
-        return f"CRU_eps, {row['estimator']}", Score(said, tuple(row["classes"]), tuple(row["by_class"]), (row["value"],), share=False)
+        values = tuple(row["by_class"])
+        return f"CRU_eps, {row['estimator']}", Score("mean least ε", said, tuple(row["classes"]), values, (row["value"],), share=False)
     names = tuple(f"{g}, label {label}" for label in (0, 1) for g in row["groups"])
     said = f"mean confidence in class 1 of each {row['group']}, by true label"
-    return f"EOU, {row['group']}", Score(said, names, tuple(v for means in row["means"] for v in means), tuple(row["value"]))
+    values = tuple(v for means in row["means"] for v in means)
+    return f"EOU, {row['group']}", Score("mean confidence", said, names, values, tuple(row["value"]))
 
 
 Drawn = tuple[str, list[dict[str, Any]]]
@@ -402,7 +406,7 @@ def unfairness(x: Explorer, look: Look) -> Drawn:
         raise CourseError(f"{' and '.join(look.models)} tell different classes or groups apart; choose two models of one data set.")
     times, unit = (100.0, " points") if first.share else (1.0, "")
     (ax,) = x.axes(1, 1, 9, 3.8)
-    plots_scores.bars({m: s.values for m, s in found.items()}, first.names, ax, ylabel=f"{name} (%)" if first.share else name, scale=times)
+    plots_scores.bars({m: s.values for m, s in found.items()}, first.names, ax, ylabel=first.axis + " (%)" * first.share, scale=times)
     rows = [{"model": m, "score": name, "of": n, "value": v} for m, s in found.items() for n, v in zip(s.names, s.values, strict=True)]
     said = [f"{m}: {' and '.join(f'{times * v:.4g}' for v in s.value)}{unit} between the lowest and the highest." for m, s in found.items()]
     return " ".join([f"{name}: {first.what}.", *said]), rows

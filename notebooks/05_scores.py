@@ -364,8 +364,7 @@ def figure_1(data, ax):
             bars[label] = over_seeds(found, lambda r: 1 - r.nat.by_class)
     if bars:
         plots_scores.bars(bars, some.classes, ax, ylabel=f"accuracy, {DATA[data]} (%)")
-        lines = [100 * s.mean for values in bars.values() for s in values]
-        ax.set_ylim(max(0, min(lines) - 15), 100)
+        ax.set_ylim(0, 100)
     return bool(bars)
 
 
