@@ -188,10 +188,16 @@ def load_luf(name: str, design: str, root: Path | None = None) -> dict[str, Any]
 
 
 def excess(record: Mapping[str, Any], control: Mapping[str, Any]) -> dict[str, Any]:
-    """What leaving one example out adds to retraining alone: LUF's difference, and the flips' with Welch's 95 % interval."""
+    """What one design, or training, adds to another: LUF's difference, and the flips' with a 95 % interval.
+
+    Where both went through the same seeds one by one, the interval is that of the differences (a seed gives both the same
+    first weights, order and draws); otherwise Welch's.
+    """
     a, b = (np.asarray(r["flips"], float) for r in (record, control))
     if min(len(a), len(b)) < 2:
         raise CourseError(f"{len(a)} and {len(b)} trainings; an interval needs two of each at least.")
+    if record["seeds"] == control["seeds"]:
+        return {"luf": record["luf"] - control["luf"], "flips": Spread.of(a - b)}
     va, vb = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
     difference, se = float(a.mean() - b.mean()), math.sqrt(va + vb)
     df = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1)) if se else 1.0

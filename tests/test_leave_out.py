@@ -139,15 +139,21 @@ def test_records_are_stored_and_verified(tmp_path: Path) -> None:
 
 
 def test_excess_by_hand() -> None:
-    found = excess({"flips": [4, 6, 8], "luf": 0.5}, {"flips": [1, 2, 3], "luf": 0.2})
+    """Seeds that differ, by Welch; then seed by seed: the differences are 3, 4 and 5."""
+    one, other = {"flips": [4, 6, 8], "luf": 0.5, "seeds": [0, 0, 0]}, {"flips": [1, 2, 3], "luf": 0.2, "seeds": [1, 2, 3]}
+    found = excess(one, other)
     assert found["luf"] == pytest.approx(0.3) and found["flips"].mean == pytest.approx(4)
     se = (4 / 3 + 1 / 3) ** 0.5
     df = (5 / 3) ** 2 / ((4 / 3) ** 2 / 2 + (1 / 3) ** 2 / 2)
     assert int(df) == 2 and found["flips"].high == pytest.approx(4 + 4.3027 * se)
-    same = excess({"flips": [2, 2], "luf": 0.1}, {"flips": [2, 2], "luf": 0.1})
-    assert (same["luf"], same["flips"].mean, same["flips"].low) == (0, 0, 0)
+    paired = excess(one | {"seeds": [1, 2, 3]}, other)
+    assert paired["luf"] == found["luf"] and (paired["flips"].mean, paired["flips"].sd) == pytest.approx((4, 1))
+    assert paired["flips"].low == pytest.approx(4 - 4.3027 / 3**0.5)
+    for seeds in ([0, 0], [1, 2]):
+        same = excess({"flips": [2, 2], "luf": 0.1, "seeds": [0, 0]}, {"flips": [2, 2], "luf": 0.1, "seeds": seeds})
+        assert (same["luf"], same["flips"].mean, same["flips"].low) == (0, 0, 0)
     with pytest.raises(CourseError, match="needs two of each"):
-        excess({"flips": [1], "luf": 0}, {"flips": [1, 2], "luf": 0})
+        excess({"flips": [1], "luf": 0, "seeds": [0]}, {"flips": [1, 2], "luf": 0, "seeds": [0, 0]})
 
 
 @pytest.mark.parametrize(("patterns", "words", "say"), [
