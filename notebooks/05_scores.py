@@ -307,9 +307,10 @@ for what in apart:
     print(f"  {what}: online {verdicts[what, 'robust']}, static {verdicts[what, 'static']}")
 gone = [f"scores/{data}-{kind}" for data in ("cifar10", "adult") for kind in KINDS if f"scores/{data}-{kind}" not in known]
 unscored = [n for n in (f"scores/{d}-{k}" for d in ("cifar10", "adult") for k in KINDS) if n in known and not any(rows_of(n).values())]
-no_luf = [f"luf/{d}-{k}" for d in ("cifar10", "fashion-mnist") for k in ("standard", "robust") if luf_record(d, k, "paired") is None]
+pairs = [(d, k) for d in ("cifar10", "fashion-mnist") for k in ("standard", "robust")]
+no_luf = [f"luf/{d}-{k}" for d, k in pairs if None in (luf_record(d, k, design) for design in DESIGNS)]
 for names, what, command in ((gone, "trained", "make models WHICH=scores"), (unscored, "scored", "python -m course_lib score 'scores/*'"),
-                             (no_luf, "trained without an example", "python -m course_lib luf 'luf/*'")):  # fmt: skip
+                             (no_luf, "trained without an example in every design", "python -m course_lib luf 'luf/*'")):  # fmt: skip
     if names:
         print(f"Not {what} yet: {', '.join(names)} ({command})")
 if not (gone or unscored or no_luf):
