@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from course_lib.errors import CourseError
 from course_lib.fairness import Report, Spread
-from course_lib.zoo import FIGURES, chosen, load_record, manifest, report_rows
+from course_lib.zoo import FIGURES, chosen, load_record, manifest, models_dir, report_rows
 
 STRONG, WEAK, EPS = "autoattack", "pgd20", 8 / 255
 COLUMNS = tuple(row for row in FIGURES if row[2] != STRONG)  # PGD-20
@@ -19,11 +18,8 @@ TOO_MUCH = 0.05  # by which PGD-20 may say that a model is more robust than Auto
 
 
 def known(root: Path | None = None) -> dict[str, dict[str, Any]]:
-    """What is stored, by recipe and seed; empty where nothing is."""
-    try:
-        return manifest(root)
-    except CourseError:
-        return {}
+    """What is stored, by recipe and seed; empty where nothing is. A damaged manifest is an error."""
+    return manifest(root) if (root or models_dir()).joinpath("manifest.json").is_file() else {}
 
 
 def missing(*names: str, attack: str = "", root: Path | None = None) -> bool:

@@ -34,7 +34,8 @@ def tasks(patterns: Sequence[str], seeds: int | None = None) -> list[Task]:
 
 def waves(todo: Sequence[Task]) -> list[list[Task]]:
     """Hot starts, and models that copies fool, before what needs them: those of the same seed."""
-    rest = [(n, s) for n, s in todo if {(need, s) for need in RECIPES[n].needs} & set(todo)]
+    there = set(todo)
+    rest = [(n, s) for n, s in todo if {(need, s) for need in RECIPES[n].needs} & there]
     first = [t for t in todo if t not in rest]
     return [first, *waves(rest)] if rest else [first] if first else []
 

@@ -55,6 +55,9 @@ def test_what_is_missing_is_told(root: Path, tmp_path: Path, capsys: pytest.Capt
         "a/many is not examined by cw20 yet: make examine WHICH=a/many",
     ]
     assert known(tmp_path / "nowhere") == {} and missing("a/many", root=tmp_path / "nowhere")
+    (root / "manifest.json").write_text("{")
+    with pytest.raises(CourseError, match="damaged"):
+        missing("a/many", root=root)
 
 
 def test_means_and_spreads_over_seeds(root: Path) -> None:
