@@ -396,6 +396,7 @@ def killed(out: str, *words: str) -> int:
         step = next(steps)
         for number, (rank, at) in enumerate(KILLS):
             if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"], step) == (str(rank), str(number), at):
+                Path(f"{out}.kill-{number}").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
     register_optimizer_step_post_hook(kill)
@@ -408,9 +409,11 @@ def test_killed_processes_are_started_again_and_end_with_the_same_weights(tmp_pa
     assert done.returncode == 0 and done.stdout.count("finished: tune/trades-1-12@limit=800@epochs=3") == 1, done.stderr
     again = torchrun("--max-restarts", "2", "-m", "tests.test_parallel", str(tmp_path / "killed"), *WORDS)
     assert again.returncode == 0 and again.stdout.count("finished") == 1, again.stderr
-    assert len(re.findall(r"failed \(exitcode: -9\)", again.stderr)) == len(KILLS), again.stderr
-    # The first process saves when it loses the second one; killed itself, it has lost what came after
-    assert re.findall(r"resuming at epoch (\d), batch (\d) of 5", again.stderr) == [("2", "2"), ("2", "2")]
+    # Not torchrun's report of them: it names the first that it finds ended, the killed one or the one that lost it
+    assert sorted(p.name for p in tmp_path.glob("*.kill-*")) == [f"killed.kill-{n}" for n in range(len(KILLS))], again.stderr
+    # The first process saves when it loses the second one (in batch 7, or 8 once that is done); killed itself, it has lost what came after
+    resumed = re.findall(r"resuming at epoch (\d), batch (\d) of 5", again.stderr)
+    assert resumed in ([("2", "1")] * 2, [("2", "2")] * 2), again.stderr
     assert end_of(tmp_path / "killed") == end_of(tmp_path / "whole") and end_of(tmp_path / "whole")[0] == 15
 
 
