@@ -70,7 +70,7 @@ def _papers() -> dict[str, Recipe]:
 
 # ------------------------------------------------------------------------------------------------ at the size of two cores
 
-EPOCHS, HOT_EPOCHS = 15, 7  # of FRL's 15 the hot start has 7
+EPOCHS, HOT_EPOCHS = 8, 4  # of FRL's 8 the hot start has 4
 HOT_START = "cifar10/hot-start"
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from course_lib.data import torchvision_datasets
 from course_lib.models import MODELS
+from course_lib.native import relu_of_norm
 
 
 def _conv(inside: int, outside: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
@@ -58,9 +59,9 @@ class Block(nn.Module):
         self.shortcut = None if inside == outside and stride == 1 else _conv(inside, outside, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        a = torch.relu(self.bn1(x))
+        a, x = relu_of_norm(self.bn1, x)
         x = x if self.shortcut is None else self.shortcut(a)
-        return x + self.conv2(torch.relu(self.bn2(self.conv1(a))))
+        return x + self.conv2(relu_of_norm(self.bn2, self.conv1(a))[0])
 
 
 class PreActResNet(_Pictures):
@@ -82,7 +83,7 @@ class PreActResNet(_Pictures):
         self.blocks, self.bn, self.fc = nn.Sequential(*stages), nn.BatchNorm2d(inside), nn.Linear(inside, classes)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
-        x = torch.relu(self.bn(self.blocks(self.first(self.scaled(x)))))  # [B, last width, h, w]
+        x, _ = relu_of_norm(self.bn, self.blocks(self.first(self.scaled(x))))  # [B, last width, h, w]
         return self.fc(x.mean((2, 3)))  # [B, classes]
 
 

@@ -143,7 +143,7 @@ def test_ours_are_on_equal_terms() -> None:
     hot, frl = OURS[HOT_START], OURS["cifar10/frl-05"]
     for name, recipe in OURS.items():
         if recipe not in (hot, frl):
-            assert recipe.epochs == EPOCHS == 15 and not recipe.start, name
+            assert recipe.epochs == EPOCHS == 8 and not recipe.start, name
             assert [recipe.optim.rate(e) for e in range(EPOCHS)] == pytest.approx(whole), name
     assert frl.start == HOT_START and hot.epochs == HOT_EPOCHS and hot.epochs + frl.epochs == EPOCHS
     assert [r.optim.rate(e) for r in (hot, frl) for e in range(r.epochs)] == pytest.approx(whole)

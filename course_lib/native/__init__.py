@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from course_lib.errors import CourseError
 from course_lib.native.build import library
 from course_lib.native.guard import off, parameters, plain, serves, untouched
+from course_lib.native.norm import relu_of_norm
 
 if TYPE_CHECKING:
     from course_lib.attacks import _Setting
 
-__all__ = ["library", "logits", "nearest_move", "off", "serves", "untouched", "walk"]
+__all__ = ["library", "logits", "nearest_move", "off", "relu_of_norm", "serves", "untouched", "walk"]
 OBJECTIVES = {"ce": 0, "kl": 1, "margin": 2}
 Tensors = list[Tensor] | tuple[Tensor, ...]
 

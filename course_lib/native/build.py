@@ -119,7 +119,7 @@ def _digest(path: Path) -> str:
 
 def _load(path: Path) -> ctypes.CDLL:
     lib = ctypes.CDLL(str(path))
-    for door in ("lenet_walk", "lenet_pass", "lenet_lanes", "lenet_kept_size", "lenet_pool", "fab_nearest"):
+    for door in ("lenet_walk", "lenet_pass", "lenet_lanes", "lenet_kept_size", "lenet_pool", "fab_nearest", "relu_of_norm"):
         if not hasattr(lib, door):
             raise BuildError(f"{path} lacks {door}")
     lib.lenet_kept_size.restype = ctypes.c_int64

@@ -27,11 +27,15 @@ def off() -> Iterator[None]:
         _off.reset(token)
 
 
+def switched_off() -> bool:
+    return torch.compiler.is_compiling() or _off.get()
+
+
 def serves(model: nn.Module, x: Tensor) -> bool:
     """Whether the kernel computes exactly what `model(x)` would: x and model are plain float32 on the CPU."""
-    if torch.compiler.is_compiling() or _off.get() or vars(type(model)).get("kernel") != "lenet5":
+    if switched_off() or vars(type(model)).get("kernel") != "lenet5":
         return False
-    return _fits(x) and _plain(model, x.shape[1]) and not _transformed() and library() is not None
+    return _fits(x) and _plain(model, x.shape[1]) and not transformed() and library() is not None
 
 
 def untouched(conv: nn.Conv2d, x: Tensor) -> bool:
@@ -39,13 +43,13 @@ def untouched(conv: nn.Conv2d, x: Tensor) -> bool:
     if torch.compiler.is_compiling() or type(x) is not Tensor or x.device.type != "cpu" or x.ndim != 4 or not len(x):
         return False
     return x.shape[2] % 2 == x.shape[3] % 2 == 0 and _plain_layer(conv, nn.Conv2d) and conv.weight.shape[1:] == (x.shape[1], 5, 5) \
-        and not _hooked(conv) and not _transformed()
+        and not hooked(conv) and not transformed()
 
 
 def plain(*tensors: Tensor) -> bool:
     """Whether the kernel may work on these tensors by themselves, without a model."""
     usual = all(type(t) is Tensor and t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
-    return usual and not _off.get() and not torch.compiler.is_compiling() and not _transformed() and library() is not None
+    return usual and not switched_off() and not transformed() and library() is not None
 
 
 def parameters(model: nn.Module) -> list[Tensor]:
@@ -60,7 +64,7 @@ def _fits(x: Tensor) -> bool:
 def _plain(model: nn.Module, channels: int) -> bool:
     """No layer was replaced, changed, moved, parametrised or hooked."""
     layers = dict(model.named_children())
-    if "forward" in vars(model) or list(layers) != list(LAYERS) or _hooked(model, *layers.values()):
+    if "forward" in vars(model) or list(layers) != list(LAYERS) or hooked(model, *layers.values()):
         return False
     if not all(_plain_layer(layers[name], kind) for name, kind in LAYERS.items()):
         return False
@@ -80,11 +84,16 @@ def _plain_parameter(q: Tensor) -> bool:
     return type(q) in (nn.Parameter, Tensor) and q.dtype == torch.float32 and q.device.type == "cpu" and q.layout == torch.strided
 
 
-def _hooked(*modules: nn.Module) -> bool:
+def hooked(*modules: nn.Module) -> bool:
     return any(getattr(nn_module, "_global" + hooks) for hooks in HOOKS) or any(getattr(m, hooks) for m in modules for hooks in HOOKS)
 
 
-def _transformed() -> bool:
+def transformed() -> bool:
     """Tracing, autocast, torch.func, forward-mode derivatives and dispatch modes see PyTorch's own operations."""
-    return bool(torch.jit.is_tracing() or torch.is_autocast_enabled("cpu") or torch._C._functorch.peek_interpreter_stack() is not None
+    return rewritten() or torch.is_autocast_enabled("cpu")
+
+
+def rewritten() -> bool:
+    """As above, but for autocast."""
+    return bool(torch.jit.is_tracing() or torch._C._functorch.peek_interpreter_stack() is not None
                 or torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0)
