@@ -1,4 +1,7 @@
-"""What channels last and bfloat16 gain on preact_resnet_s: the input gradient (a step of PGD) and the step of training after it."""
+"""What channels last, bfloat16 and the kernel for normalisation and ReLU gain on preact_resnet_s.
+
+Measured are the input gradient (a step of PGD) and the step of training after it, which the kernel does not serve.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.harness import ALLOCATORS, compare, main, part
+from benchmarks.harness import ALLOCATORS, compare, main, part, pytorch_only
 from benchmarks.peers import Work
 from course_lib.attacks import frozen
 from course_lib.data import load
 from course_lib.models import Accelerated, build
 
 BATCH, USUAL = 128, "PyTorch's defaults: float32"
-SIDES = {USUAL: (torch.contiguous_format, False), "channels last": (torch.channels_last, False),
-         "bfloat16": (torch.contiguous_format, True), "channels last and bfloat16": (torch.channels_last, True)}
+FIRST, LAST = torch.contiguous_format, torch.channels_last
+SIDES = {USUAL: (FIRST, False, False), "channels last": (LAST, False, False), "channels last, kernel": (LAST, False, True),
+         "bfloat16": (FIRST, True, False), "channels last and bfloat16": (LAST, True, False),
+         "channels last, bfloat16, kernel: as in PGD(bf16=True)": (LAST, True, True)}
 WORKS = ("input gradient", "step of training")
 
 
 def network(side: str) -> nn.Module:
-    layout, bf16 = SIDES[side]
+    layout, bf16, _ = SIDES[side]
     net = build("preact_resnet_s")
     net.memory_format = layout  # type: ignore[assignment]
     return Accelerated(net, bf16=bf16)
@@ -49,7 +54,8 @@ def training_step(net: nn.Module, x: Tensor, y: Tensor) -> Work:
 def times() -> dict[str, dict[str, float]]:
     test = load("cifar10", limit=2000).test
     x, y = test.images(slice(0, BATCH)).contiguous(), test.y[:BATCH].clone()
-    return {kind: compare({side: make(network(side), x, y) for side in SIDES})
+    return {kind: compare({side: work if kernel else pytorch_only(work) for side, (_, _, kernel) in SIDES.items()
+                           if (work := make(network(side), x, y))})
             for kind, make in zip(WORKS, (input_gradient, training_step), strict=True)}
 
 

@@ -152,28 +152,26 @@ class PGD:
 
     def _loop(self, model: nn.Module, s: _Setting, extra: int, stop: bool) -> Walk:
         """`walk`, step by step: what the kernel must equal."""
-        x, y = s.x, s.y
-        z, n = s.z0.clone(), len(x)
-        first_wrong, last_right = z.clone(), z.clone()
+        y, z, n = s.y, s.z0, len(s.x)
+        before, first_wrong, last_right = z, z.clone(), z.clone()
         n_right, n_wrong = torch.zeros_like(y), torch.zeros_like(y)
         t_wrong = torch.full_like(y, self.steps)
-        on = torch.arange(n, device=x.device)  # the examples still walking
+        on = torch.arange(n, device=y.device)  # the examples still walking
         for t in range(self.steps if n else 0):
-            logits, gradient = s.gradient(model, z[on], on)
-            right = logits.argmax(1) == y[on]
-            n_right[on] += right
-            n_wrong[on] += ~right
-            t_wrong[on[~right & (n_wrong[on] == 1)]] = t
-            found = on[~right & (n_wrong[on] == extra + 1)]
-            first_wrong[found] = z[found]
-            unbroken = on[n_wrong[on] == 0]
-            last_right[unbroken] = z[unbroken]
-            if stop:
-                walking = n_wrong[on] <= extra
+            of = slice(None) if len(on) == n else on  # as long as none rests nothing is gathered
+            logits, gradient = s.gradient(model, z[of], of)
+            right = logits.argmax(1) == y[of]
+            n_right[of] += right
+            n_wrong[of] += ~right
+            new, found = (on[~right & (n_wrong[of] == k)] for k in (1, extra + 1))
+            t_wrong[new], last_right[new], first_wrong[found] = t, before[new], z[found]
+            if stop and not (walking := n_wrong[of] <= extra).all():
                 on, gradient = on[walking], gradient[walking]
                 if not len(on):
                     break
-            z[on] = s.step(z[on], gradient, t, on)
+            before, z = z, s.stepped(z, gradient, t, on)
+        unbroken = n_wrong == 0
+        last_right[unbroken] = before[unbroken]
         never = n_wrong <= extra
         first_wrong[never] = z[never]
         return Walk(z, first_wrong, last_right, n_right, t_wrong)
@@ -228,6 +226,14 @@ class _Setting:
         if self.noise is not None:
             z = z + self.noise[t][on]
         return project(z, self.x[on], self.eps[on])
+
+    def stepped(self, z: Tensor, gradient: Tensor, t: int, on: Tensor) -> Tensor:
+        """The next iterates of those that are on, the others' as they are."""
+        if len(on) == len(z):
+            return self.step(z, gradient, t)
+        after = z.clone()
+        after[on] = self.step(z[on], gradient, t, on)
+        return after
 
 
 def project(z: Tensor, x: Tensor, eps: Tensor) -> Tensor:
