@@ -21,13 +21,13 @@ def stopping(net: nn.Module, x: Tensor, y: Tensor, seed: int, *, at_last_right: 
         s = _Setting.of(ATTACK, net, x, y, None, None, torch.Generator().manual_seed(seed))
         z, before, on = s.z0.clone(), s.z0.clone(), torch.arange(len(x))
         for t in range(ATTACK.steps):
-            logits, gradient = s.gradient(net, z[on], on)
+            logits, gradient = s.gradient(net, z[on])
             right = logits.argmax(1) == y[on]
-            on, gradient = on[right], gradient[right]
+            on, gradient, s = on[right], gradient[right], s.of_these(right)
             if not len(on):
                 break
             before[on] = z[on]
-            z[on] = s.step(z[on], gradient, t, on)
+            z[on] = s.step(z[on], gradient, t)
     return before if at_last_right else z
 
 

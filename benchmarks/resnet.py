@@ -5,6 +5,7 @@ Measured are the input gradient (a step of PGD) and the step of training after i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,12 +52,16 @@ def training_step(net: nn.Module, x: Tensor, y: Tensor) -> Work:
     return work
 
 
+def sides(make: Callable[[nn.Module, Tensor, Tensor], Work], x: Tensor, y: Tensor) -> dict[str, Work]:
+    """Each side's work, with the kernel or without."""
+    works = {side: make(network(side), x, y) for side in SIDES}
+    return {side: work if SIDES[side][2] else pytorch_only(work) for side, work in works.items()}
+
+
 def times() -> dict[str, dict[str, float]]:
     test = load("cifar10", limit=2000).test
     x, y = test.images(slice(0, BATCH)).contiguous(), test.y[:BATCH].clone()
-    return {kind: compare({side: work if kernel else pytorch_only(work) for side, (_, _, kernel) in SIDES.items()
-                           if (work := make(network(side), x, y))})
-            for kind, make in zip(WORKS, (input_gradient, training_step), strict=True)}
+    return {kind: compare(sides(make, x, y)) for kind, make in zip(WORKS, (input_gradient, training_step), strict=True)}
 
 
 def whole() -> tuple[list[str], list[list[Any]], Any]:

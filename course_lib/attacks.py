@@ -152,29 +152,28 @@ class PGD:
 
     def _loop(self, model: nn.Module, s: _Setting, extra: int, stop: bool) -> Walk:
         """`walk`, step by step: what the kernel must equal."""
-        y, z, n = s.y, s.z0, len(s.x)
-        before, first_wrong, last_right = z, z.clone(), z.clone()
-        n_right, n_wrong = torch.zeros_like(y), torch.zeros_like(y)
-        t_wrong = torch.full_like(y, self.steps)
-        on = torch.arange(n, device=y.device)  # the examples still walking
-        for t in range(self.steps if n else 0):
-            of = slice(None) if len(on) == n else on  # as long as none rests nothing is gathered
-            logits, gradient = s.gradient(model, z[of], of)
-            right = logits.argmax(1) == y[of]
-            n_right[of] += right
-            n_wrong[of] += ~right
-            new, found = (on[~right & (n_wrong[of] == k)] for k in (1, extra + 1))
-            t_wrong[new], last_right[new], first_wrong[found] = t, before[new], z[found]
-            if stop and not (walking := n_wrong[of] <= extra).all():
-                on, gradient = on[walking], gradient[walking]
-                if not len(on):
-                    break
-            before, z = z, s.stepped(z, gradient, t, on)
-        unbroken = n_wrong == 0
-        last_right[unbroken] = before[unbroken]
-        never = n_wrong <= extra
-        first_wrong[never] = z[never]
-        return Walk(z, first_wrong, last_right, n_right, t_wrong)
+        z = before = s.z0
+        last, first_wrong, last_right = z.clone(), z.clone(), z.clone()
+        n_right, n_wrong = torch.zeros_like(s.y), torch.zeros_like(s.y)
+        t_wrong = torch.full_like(s.y, self.steps)
+        on = torch.arange(len(z), device=z.device)  # the examples still walking, whose rows z, before and s hold
+        for t in range(self.steps if len(on) else 0):
+            logits, gradient = s.gradient(model, z)
+            right = logits.argmax(1) == s.y
+            n_right[on] += right
+            n_wrong[on] += ~right
+            new, found = (~right & (n_wrong[on] == k) for k in (1, extra + 1))
+            t_wrong[on[new]], last_right[on[new]], first_wrong[on[found]] = t, before[new], z[found]
+            if stop and found.any():
+                last[on[found]], walking = z[found], ~found
+                on, z, gradient, s = on[walking], z[walking], gradient[walking], s.of_these(walking)
+            before, z = z, s.step(z, gradient, t)
+            if not len(on):
+                break
+        last[on] = z
+        for these, landmark, where in ((n_wrong[on] == 0, last_right, before), (n_wrong[on] <= extra, first_wrong, z)):
+            landmark[on[these]] = where[these]
+        return Walk(last, first_wrong, last_right, n_right, t_wrong)
 
 
 @dataclass(frozen=True)
@@ -189,6 +188,7 @@ class _Setting:
     z0: Tensor
     noise: Tensor | None  # [K, B, ...]
     clean: Tensor  # log p(x), only for the objective kl
+    rows: Tensor | None = None  # of the noise, which stays whole; None is all
 
     @classmethod
     def of(cls, attack: PGD, model: nn.Module, x: Tensor, y: Tensor, eps: Number | None, step_size: Number | None,
@@ -210,30 +210,28 @@ class _Setting:
                 clean = F.log_softmax(logits_of(model, x, y), 1)
         return cls(attack, x, y, e, a, project(z0, x, e), noise, clean)
 
-    def gradient(self, model: nn.Module, z: Tensor, on: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
+    def of_these(self, rows: Tensor) -> _Setting:
+        """Some of the examples, by a mask or by their places."""
+        places = torch.arange(len(self.x), device=self.x.device) if self.rows is None else self.rows
+        clean = self.clean[rows] if self.clean.ndim else self.clean
+        return dataclasses.replace(self, x=self.x[rows], y=self.y[rows], eps=self.eps[rows], step_size=self.step_size[rows], clean=clean,
+                                   rows=places[rows])
+
+    def gradient(self, model: nn.Module, z: Tensor) -> tuple[Tensor, Tensor]:
         """f(z) and grad_z L. Each example's gradient is its own: the sum over the batch separates."""
-        clean = self.clean[on] if self.attack.objective == "kl" else self.clean
         with torch.enable_grad(), frozen(model):
             z = z.detach().requires_grad_()
-            logits = logits_of(model, z, self.y[on])
-            loss = OBJECTIVES[self.attack.objective](logits, self.y[on], clean).sum()
+            logits = logits_of(model, z, self.y)
+            loss = OBJECTIVES[self.attack.objective](logits, self.y, self.clean).sum()
             (gradient,) = torch.autograd.grad(loss, z)
         return logits.detach(), gradient
 
-    def step(self, z: Tensor, gradient: Tensor, t: int, on: Tensor | slice = slice(None)) -> Tensor:
+    def step(self, z: Tensor, gradient: Tensor, t: int) -> Tensor:
         """Proj_{B(x, eps)}( z + a sign(gradient) + noise )"""
-        z = z + self.step_size[on] * gradient.sign()
+        z = z + self.step_size * gradient.sign()
         if self.noise is not None:
-            z = z + self.noise[t][on]
-        return project(z, self.x[on], self.eps[on])
-
-    def stepped(self, z: Tensor, gradient: Tensor, t: int, on: Tensor) -> Tensor:
-        """The next iterates of those that are on, the others' as they are."""
-        if len(on) == len(z):
-            return self.step(z, gradient, t)
-        after = z.clone()
-        after[on] = self.step(z[on], gradient, t, on)
-        return after
+            z = z + (self.noise[t] if self.rows is None else self.noise[t][self.rows])
+        return project(z, self.x, self.eps)
 
 
 def project(z: Tensor, x: Tensor, eps: Tensor) -> Tensor:

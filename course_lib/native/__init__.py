@@ -1,4 +1,5 @@
 """LeNet-5, its PGD walk and FAB's projection as one C++ kernel for the CPU (lenet.cpp); the mathematics stays in models.py and attacks.py.
+norm.py has a smaller one of the same file, for the residual networks.
 
 `serves` says whether the kernel may take a model's place, `logits` is its forward pass with gradients for PyTorch, `walk`
 the whole of PGD.walk. COURSE_NATIVE=0 or `with off():` turns the kernel off; without a compiler it is off by itself.

@@ -1,4 +1,5 @@
-// LeNet-5 (tanh, average pooling) and its PGD walk, for one CPU. The equations are those of models.py and attacks.py.
+// LeNet-5 (tanh, average pooling) and its PGD walk, for one CPU. The equations are those of models.py and attacks.py. Behind them two
+// small doors: FAB's projection, and batch normalisation with ReLU.
 //
 // Why it is fast
 // --------------
