@@ -553,7 +553,7 @@ plots.show(
 # ## 9 · The same on CIFAR-10
 #
 # The papers have their figures on CIFAR-10: photographs of ten kinds of animals and vehicles. Ours come from what two CPU cores can
-# train: a small PreAct ResNet with 175k parameters, 15 epochs, 40,000 training images (10,000 are kept for validation). The papers'
+# train: a small PreAct ResNet with 175k parameters, 8 epochs, 40,000 training images (10,000 are kept for validation). The papers'
 # ResNet-18 has 64 times as many parameters, and BAT's authors train it for 200 epochs on all 50,000 images. So our errors *must* be
 # larger than theirs. What one can compare is which classes are hard, and how far apart the classes lie. The attack is the same:
 # PGD with 20 steps of 2/255 within 8/255, on all 10,000 test images.

@@ -570,8 +570,8 @@ if not missing(HOT, RW5):
 # ## 8 · The same on CIFAR-10
 #
 # The authors' own data, and BAT's table has FRL on it: Reweight and Remargin together, with $\tau = 0.05$. So have we, at the size of two
-# CPU cores: a small PreAct ResNet with 175k parameters instead of a ResNet-18 with 64 times as many, 15 epochs in all (seven of the hot
-# start, eight of FRL) and 40,000 training images. Its errors must be larger than the paper's; compare what FRL *changes*. Here the weights
+# CPU cores: a small PreAct ResNet with 175k parameters instead of a ResNet-18 with 64 times as many, 8 epochs in all (four of the hot
+# start, four of FRL) and 40,000 training images. Its errors must be larger than the paper's; compare what FRL *changes*. Here the weights
 # and the standard error, in notebook 03 the margins and the robust error.
 
 # %%
@@ -643,8 +643,8 @@ by_paper = [PRINTED[C_FRL][k] - PRINTED[C_AT][k] for k in (1, 3)]
 print(f"in BAT's table, FRL minus PGD-AT: {by_paper[0]:+.1f} points standard, {by_paper[1]:+.1f} robust")
 
 # %% [markdown]
-# What the hot start gains by eight more epochs is in the first lines as well: there is no control on CIFAR-10, as there is in section 7.
-# PGD-AT had the same 15 epochs. FRL at the paper's size, for a GPU, is `gpu/cifar10/resnet18/frl-05`.
+# What the hot start gains by four more epochs is in the first lines as well: there is no control on CIFAR-10, as there is in section 7.
+# PGD-AT had the same 8 epochs. FRL at the paper's size, for a GPU, is `gpu/cifar10/resnet18/frl-05`.
 #
 # ## 9 · Train it yourself
 #

@@ -667,7 +667,7 @@ Markdown("\n".join(rows))
 # ## 8 · The same on CIFAR-10
 #
 # BAT's Table 1 has FRL, Reweight and Remargin together, on CIFAR-10 with a ResNet-18. Ours is what two CPU cores can train: a small PreAct
-# ResNet with 175k parameters (64 times fewer), 15 epochs in all, seven of the hot start and eight of FRL, and 40,000 training images. Its
+# ResNet with 175k parameters (64 times fewer), 8 epochs in all, four of the hot start and four of FRL, and 40,000 training images. Its
 # errors must be larger; compare the order of the methods, and what the margins do. Notebook 02 has the weights and the standard error.
 
 # %%
@@ -762,7 +762,7 @@ for start in (C_HOT, C_AT):
 print(f"in BAT's table, FRL minus PGD-AT: {PRINTED[C_FRL][3] - PRINTED[C_AT][3]:+.1f} points")
 
 # %% [markdown]
-# One training of a small network for eight epochs is a small test of a method that moves its margins by a few percent an epoch. The
+# One training of a small network for four epochs is a small test of a method that moves its margins by a few percent an epoch. The
 # recipes at the papers' own size, for a GPU, are `gpu/cifar10/resnet18/frl-05` and `gpu/cifar10/resnet18/frl-07`.
 #
 # ## 9 · Train it yourself

@@ -9,7 +9,7 @@ from __future__ import annotations
 from course_lib.zoo import drop_weights, manifest
 
 SEED_0_ONLY = (
-    "exp2/control", "exp2/reweight-07", "exp3/remargin-05", "exp3/remargin-07", "exp4/fat", "exp4/gairat",
+    "exp2/control", "exp2/reweight-07", "exp3/remargin-05", "exp3/remargin-07", "exp4/fat", "exp4/gairat", "exp4/trades-1",
     "scores/cifar10-standard", "scores/cifar10-robust", "scores/cifar10-static",
 )
 
