@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from course_lib.errors import CourseError, pick, whole
+from course_lib.locks import locked
 
 EMBEDDED = Path(__file__).parent / "embedded"
 TRAIN_SHARE = 0.8
@@ -238,7 +239,8 @@ def _fashion_full(most: int) -> Path:
         if all(find_file(place, n) for n in FASHION_MD5):
             return place
     try:
-        torchvision_datasets().FashionMNIST(cache_dir(), download=True)
+        with locked(cache_dir()):  # of several processes one downloads
+            torchvision_datasets().FashionMNIST(cache_dir(), download=True)
     except (OSError, RuntimeError) as e:
         raise CourseError(
             f"Fashion-MNIST's 60,000 training images are not on this machine and could not be downloaded ({e}). Connect to the internet, "

@@ -27,7 +27,8 @@ def evaluate(model: nn.Module, split: Split, attack: Attack | None = None, *, na
     Robust means right on the clean image and right under attack (AutoAttack's convention); `count_clean=False` asks
     only for the second, as the papers' authors do. With `early` an image that is already wrong is attacked no further;
     the two ways differ only in images that would have recovered by the last step. `flips` counts changed predictions
-    as well, for which every image must be attacked to the end.
+    as well, for which every image must be attacked to the end; so must it where the attack computes in bfloat16, since what is
+    only just wrong there may be right in float32, in which the model is judged.
 
     >>> from course_lib import load, build
     >>> evaluate(build("lenet5"), load("fashion-mnist").test.take(slice(0, 200)), progress=False).nat.counts[0] > 0
@@ -48,7 +49,7 @@ def verdicts(model: nn.Module, split: Split, attack: Attack, *, name: str = "", 
     check_fit(model, split.images(slice(0, 1)).to(where), len(split.classes))
     found: list[Tensor] = []
     generator = torch.Generator().manual_seed(seed)
-    early = early and not flips
+    early = early and not flips and not getattr(attack, "bf16", False)
     spare = count_clean and not flips  # an image that is wrong when clean counts as wrong whatever comes: both ways draw the same noise
     batch = getattr(attack, "batch", batch)  # a slow attack takes fewer, so that the bar moves
     with tqdm(total=len(split), unit="image", desc=f"attack {name}".strip(), disable=not progress, delay=2) as bar:

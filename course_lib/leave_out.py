@@ -13,10 +13,12 @@ worker costs its task and nothing else. What is kept beside the models is one sm
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +153,8 @@ def leave_out(patterns: Sequence[str], *, left_out: int = LEFT_OUT, designs: Seq
             bar.update()
     records = [record_of(base, design, tasks, out) for (base, design), tasks in plan.items()]
     for record in records:
-        publish_luf(record, models)
+        if not publish_luf(record, models):
+            tqdm.write(f"{record['recipe']}, {record['design']}: a record of more trainings is stored; it stays.", file=sys.stderr)
     return records
 
 
@@ -173,10 +176,16 @@ def record_of(base: Task, design: str, tasks: Sequence[Task], out: Path) -> dict
 # ------------------------------------------------------------------------------------------ records
 
 
-def publish_luf(record: Mapping[str, Any], root: Path | None = None) -> None:
+def publish_luf(record: Mapping[str, Any], root: Path | None = None) -> bool:
+    """Store a record; False, and nothing is done, where one of more trainings that was made from the same is stored."""
     name, design = str(record["recipe"]), str(record["design"])
     raw = (json.dumps(record, indent=1) + "\n").encode()
+    with contextlib.suppress(CourseError):  # none, or a damaged one
+        there = load_luf(name, design, root)
+        if there["made_from"] == json.loads(raw)["made_from"] and len(there["flips"]) > len(record["flips"]):
+            return False
     STORED.add(name, design, f"{name.removeprefix('luf/')}/{design}.json", raw, root)
+    return True
 
 
 def load_luf(name: str, design: str, root: Path | None = None) -> dict[str, Any]:

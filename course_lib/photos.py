@@ -6,6 +6,7 @@ such as https://mirror.example/data), files are looked for under it before their
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pickle
@@ -20,6 +21,7 @@ import torch
 
 from course_lib.data import EMBEDDED, LOADERS, Dataset, Split, cache_dir, contents, embedded_halves, halves, torchvision_datasets
 from course_lib.errors import CourseError
+from course_lib.locks import locked
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR10_SHA256 = {  # of the images' bytes [N, 3, 32, 32] followed by the labels' (int64)
@@ -66,17 +68,23 @@ def _from_torchvision(place: Path, part: str, download: bool, most: int) -> Part
 
 
 def opened(name: str, place: Path, wants: str, *, download: bool, **words: Any) -> Any:
-    """torchvision's data set of this name, which checks its files by md5 before it reads them; `wants` says what a user may do."""
+    """torchvision's data set of this name, which checks its files by md5 before it reads them; `wants` says what a user may do.
+
+    Of several processes that miss it one downloads, and the others read what it brought.
+    """
     kind, mirror = getattr(torchvision_datasets(), name), os.environ.get("COURSE_MIRROR")
     failed = []
-    for each in (mirrored(kind, mirror), kind) if download and mirror else (kind,):
+    sources = [(kind, False), *([(mirrored(kind, mirror), True)] if download and mirror else []), *([(kind, True)] if download else [])]
+    for source, fetch in sources:
         try:
-            return each(place, download=download, **words)
+            with locked(place) if fetch else contextlib.nullcontext():
+                return source(place, download=fetch, **words)
         except ImportError as e:
             needed = str(e.name).partition(".")[0]
             raise CourseError(f"{name} cannot be read without {needed}: pip install {needed}.") from None
         except (OSError, RuntimeError, ValueError, KeyError, EOFError, HTTPException, tarfile.TarError, pickle.UnpicklingError) as e:
-            failed.append(" ".join(str(e).split()) or type(e).__name__)
+            if fetch == download:
+                failed.append(" ".join(str(e).split()) or type(e).__name__)
     how = "was not downloaded" if download else "nothing is downloaded into a folder that you name"
     raise CourseError(f"{name} is not whole in {place} and {how} ({'; '.join(failed)}). Put {wants}.")
 

@@ -5,19 +5,18 @@ A file that is not bundled comes from the course's cache, or from an address tha
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from course_lib import fetch
 from course_lib.errors import CourseError, pick
+from course_lib.locks import cannot_write, locked
 
 FORMAT = 1
 
@@ -143,27 +142,10 @@ def write_together(files: Mapping[Path, bytes]) -> None:
         for path, part in parts.items():
             os.replace(part, path)
     except OSError as e:
-        raise _cannot_write(path, e) from None
+        raise cannot_write(path, e) from None
     finally:
         for part in parts.values():
             part.unlink(missing_ok=True)
-
-
-def _cannot_write(path: Path, e: OSError) -> CourseError:
-    return CourseError(f"Cannot write {path} ({e.strerror or e}). Free some space or choose a folder you may write to.")
-
-
-@contextlib.contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """One writer at a time for the manifest."""
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        f = (root / ".lock").open("w")
-    except OSError as e:
-        raise _cannot_write(root, e) from None
-    with f:
-        fcntl.flock(f, fcntl.LOCK_EX)
-        yield
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,8 @@ plots.show(view.ax, alt=view.alt)
 print(view.alt)
 
 # %% [markdown]
-# Names of models are those of the table; seed 0 is meant unless you add another, as in `exp1/pgd-at · seed 1`.
+# Names of models are those of the table; seed 0 is meant unless you add another, as in `exp1/pgd-at · seed 1`. Stored answers are there for
+# seed 0 alone: for another one choose an attack instead of `stored`.
 #
 # ## 4 · Reading the pictures
 #

@@ -8,7 +8,9 @@ import pickle
 import sys
 import tarfile
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +166,28 @@ def test_a_mirror_is_asked_first(place: Path, server: str, request: pytest.Fixtu
     monkeypatch.setenv("COURSE_MIRROR", server + "/")
     d = load(name)
     assert d.test.digest() == load(name, root=place).test.digest() and d.train.digest() == load(name, root=place).train.digest()
+
+
+@pytest.mark.parametrize("place", NAMES, indirect=True)
+def test_of_many_that_miss_it_one_downloads(place: Path, server: str, request: pytest.FixtureRequest, tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the processes of torchrun, which all want the same empty cache filled at once."""
+    name, asked = request.node.callspec.params["place"], list[str]()
+    send = http.server.SimpleHTTPRequestHandler.do_GET
+
+    def slowly(self: http.server.SimpleHTTPRequestHandler) -> None:
+        asked.append(self.path)
+        time.sleep(0.1)
+        send(self)
+
+    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "do_GET", slowly)
+    monkeypatch.setenv("COURSE_MIRROR", server)
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache of one"))
+    of_one = load(name).test.digest(), len(asked)
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache of four"))
+    with ThreadPoolExecutor(4) as pool:
+        of_four = set(pool.map(lambda _: load(name).test.digest(), range(4)))
+    assert of_four == {of_one[0]} and len(asked) == 2 * of_one[1] > 0
 
 
 @pytest.mark.parametrize("place", NAMES, indirect=True)

@@ -138,6 +138,18 @@ def test_records_are_stored_and_verified(tmp_path: Path) -> None:
     assert load_luf(NAME, "seeds", models)["left_out"] == want["paired"]["left_out"]
 
 
+def test_a_record_of_fewer_trainings_does_not_replace_one_of_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    many, models = go(tmp_path), tmp_path / "models"
+    few = go(tmp_path, left_out=2, designs=["paired"])["paired"]
+    assert len(few["flips"]) == 2 and load_luf(NAME, "paired", models) == json.loads(json.dumps(many["paired"]))
+    assert f"{NAME}, paired: a record of more trainings is stored; it stays." in capsys.readouterr().err
+    go(tmp_path, left_out=5, designs=["paired"])
+    assert len(load_luf(NAME, "paired", models)["flips"]) == 5
+    assert publish_luf({**few, "made_from": {**few["made_from"], "training_examples": 23}}, models)  # another experiment: the last one told
+    (models / "luf" / named(models)[NAME]["paired"]["file"]).write_text("{}")
+    assert publish_luf(few, models) and len(load_luf(NAME, "paired", models)["flips"]) == 2
+
+
 def test_excess_by_hand() -> None:
     """Seeds that differ, by Welch; then seed by seed: the differences are 3, 4 and 5."""
     one, other = {"flips": [4, 6, 8], "luf": 0.5, "seeds": [0, 0, 0]}, {"flips": [1, 2, 3], "luf": 0.2, "seeds": [1, 2, 3]}

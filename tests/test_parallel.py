@@ -321,12 +321,12 @@ def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
 
 def test_one_process_is_a_group_that_does_nothing() -> None:
     x, y = torch.rand(5, 2), torch.arange(5)
-    stats = {"seen": y}
+    stats, before = {"seen": y}, x.clone()
     with parallel.joined() as group:
         assert group == Group(0, 1) == parallel.group() and group.first
         assert all(torch.equal(a, b) for a, b in zip(group.share(x, y)[:2], (x, y), strict=True)) and group.share(x, y)[2] == 1
         group.mean([x], 0.5)
-        assert torch.equal(x, x) and group.total(stats, 1.0) is stats and group.from_first(stats) is stats
+        assert torch.equal(x, before) and group.total(stats, 1.0) is stats and group.from_first(stats) is stats
         assert group.any(True) and not group.any(False)
         with pytest.raises(ArithmeticError, match="as it is"), group.together():
             raise ArithmeticError("as it is")

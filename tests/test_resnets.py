@@ -5,12 +5,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from course_lib.attacks import OBJECTIVES, PGD, frozen
+from course_lib.attacks import OBJECTIVES, PGD, frozen, predict
+from course_lib.data import load
+from course_lib.evaluation import evaluate
 from course_lib.methods import METHODS
 from course_lib.models import MODELS, Accelerated, build
 from course_lib.resnets import Block, PreActResNet
 from course_lib.training import Optim, fit
-from tests.helpers import images, left_alone, split
+from course_lib.zoo import load_model
+from tests.helpers import images, left_alone, seeded, split
 
 NETWORKS = [name for name in MODELS if "resnet" in name]
 # With ten classes, as published (ImageNet's with a thousand); a 7 x 7 stem of 64 channels has 7,680 weights more than a 3 x 3 one.
@@ -126,6 +129,18 @@ def test_bfloat16_is_near() -> None:
     assert fast(x).dtype == near.dtype == torch.float32 and not torch.equal(exact, near)
     torch.testing.assert_close(fast(x), model(x), rtol=0.05, atol=0.05)
     assert (exact.sign() == near.sign()).float().mean() > 0.9
+
+
+def test_an_attack_in_bfloat16_is_judged_where_it_ends() -> None:
+    """What is only just wrong in bfloat16 is often right in float32: the first such iterate would let images off."""
+    model, test, attack = load_model("cifar10/pgd-at"), load("cifar10", limit=1000).test.per_class(20), PGD(steps=10, bf16=True)
+    x, y = test.images(), test.y
+    right = predict(model, x, y) == y
+    walk = attack.walk(model, x[right], y[right], generator=seeded(0), stop=True)
+    let_off = int((predict(model, walk.first_wrong, y[right]) == y[right]).sum())
+    to_the_end = int((predict(model, attack(model, x[right], y[right], generator=seeded(0)), y[right]) == y[right]).sum())
+    assert to_the_end < let_off
+    assert evaluate(model, test, attack, progress=False).rob.mean == pytest.approx(1 - to_the_end / len(y))
 
 
 @pytest.mark.parametrize("objective", ["ce", "kl"])

@@ -95,6 +95,6 @@ EXERCISES = {
             "1.96 times the square root of p * (1 - p) / n.",
         ),
         cases=lambda: [(0.3, 1000), (0.03, 1000), (0.5, 10_000), (0.12, 250)],
-        praise="At 30 % error and 1,000 images this is 2.8 points: smaller differences between two classes may be chance.",
+        praise="At 30 % error and 1,000 images this is 2.8 points; the difference of two such classes reaches sqrt(2) times as far, 4.0.",
     ),
 }
