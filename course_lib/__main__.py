@@ -119,10 +119,11 @@ def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
     from course_lib.autoattack import named
     from course_lib.errors import pick
     from course_lib.evaluation import evaluate
+    from course_lib.models import device
     from course_lib.recipes import RECIPES
 
     attack = named(args.attack, args.eps)
-    model = load_model(args.recipe, seed=args.seed)
+    model = load_model(args.recipe, seed=args.seed).to(device())
     test = load(pick(RECIPES, args.recipe, "recipe").dataset).test
     report = evaluate(model, test if args.per_class is None else test.per_class(args.per_class), attack, name=args.attack)
     errors = zip(report.classes, report.nat.by_class, report.rob.by_class, strict=True)

@@ -19,6 +19,7 @@ import torch
 from course_lib.allocator import keep_memory
 from course_lib.checkpoints import Store
 from course_lib.errors import CourseError
+from course_lib.models import device
 from course_lib.zoo import load_record, manifest
 
 DRIVE = Path("/content/drive")
@@ -92,9 +93,8 @@ def setup(drive: bool = False) -> Session:
     """Look around and, where `drive` is asked for, mount Google Drive. Safe to call again; what is missing is a warning."""
     keep_memory()
     where = whereabouts()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     results = Path(RESULTS.get(where, "results")).absolute()
-    return Session(where, device, results, _mount(where) if drive else None)
+    return Session(where, device(), results, _mount(where) if drive else None)
 
 
 def whereabouts() -> str:

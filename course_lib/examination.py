@@ -25,6 +25,7 @@ from course_lib.autoattack import named
 from course_lib.data import Split, load
 from course_lib.errors import CourseError, matching, pick, whole
 from course_lib.evaluation import tally, verdicts
+from course_lib.models import device
 from course_lib.recipes import RECIPES, TRANSFORMS
 from course_lib.shelf import write_together
 from course_lib.zoo import add_reports, chosen, entry, load_model, load_record, manifest, report_rows
@@ -87,7 +88,7 @@ def _split(dataset: str, transform: str, per_class: int | None, data: Path | Non
 
 @functools.lru_cache(maxsize=2)
 def _model(name: str, seed: int, weights: str, models: Path) -> nn.Module:
-    return load_model(name, seed=seed, root=models)
+    return load_model(name, seed=seed, root=models).to(device())
 
 
 def examine_stored(patterns: Sequence[str], *, attacks: Sequence[str] = ("pgd20", "cw20", "autoattack"), eps: float = 8 / 255,

@@ -6,9 +6,10 @@ import dataclasses
 import hashlib
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from course_lib.errors import CourseError, pick, whole
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report
 from course_lib.methods import METHODS, Method, Step
-from course_lib.models import build
+from course_lib.models import build, device
 from course_lib.parallel import group
 from course_lib.training import Optim, Run, divided, environment, fit
-from course_lib.zoo import entry, load_model, load_record, verified
+from course_lib.zoo import entry, load_model, load_record, models_dir, verified
+
+Places = Sequence[Path | None]  # folders of stored models; None is the one of the course
 
 EXAMINATION = (("pgd20", 8 / 255), ("pgd20", 16 / 255))  # what every finished Fashion-MNIST model is put through
 HARDEST, EASIEST = ("Shirt", "Pullover", "Coat", "T-shirt/top"), ("Trouser", "Bag", "Sandal", "Ankle boot")  # exp1/pgd-at, validation
@@ -259,9 +262,10 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None, epoc
     recipe = pick(RECIPES, name, "recipe")
     data = pick(TRANSFORMS, recipe.transform, "transform")(load(recipe.dataset, root=root, limit=limit))
     label = stored_name(name, limit, epochs)
-    model, origin = _starting_model(recipe, data, seed, models, label.removeprefix(name))
-    model.to("cuda" if torch.cuda.is_available() else "cpu")  # under torchrun each process's own
-    trained_on, copied = _with_copies(recipe, data, seed, models, label.removeprefix(name))
+    before, cuts = (Path(out), models), label.removeprefix(name)  # where a model that this one needs may be: trained here, or stored
+    model, origin = _starting_model(recipe, data, seed, before, cuts)
+    model.to(device())  # under torchrun each process's own
+    trained_on, copied = _with_copies(recipe, data, seed, before, cuts)
     epochs = recipe.epochs if epochs is None else whole(epochs, "epochs", 0)
     place = f"{label}/seed{seed}/{digest(recipe)}{origin}{copied}"  # an edited recipe or hot start begins beside the old checkpoints
     store = Store(Path(out) / place, mirror=None if mirror is None else Path(mirror) / place)
@@ -290,29 +294,34 @@ def _examined(recipe: Recipe, model: nn.Module, data: Dataset, progress: bool) -
     return here.from_first(found)
 
 
-def _starting_model(recipe: Recipe, data: Dataset, seed: int, models: Path | None, cuts: str) -> tuple[nn.Module, str]:
+def _starting_model(recipe: Recipe, data: Dataset, seed: int, places: Places, cuts: str) -> tuple[nn.Module, str]:
     """A new model, or the hot start and its hash. A shortened run takes a hot start shortened alike, where there is one."""
     if not recipe.start:
         return build(recipe.model, seed=seed, classes=len(data.classes)), ""
-    return _trained_before(f"starts from {recipe.start}", seed, models, cuts)
+    return _trained_before(f"starts from {recipe.start}", seed, places, cuts)
 
 
-def _trained_before(need: str, seed: int, models: Path | None, cuts: str) -> tuple[nn.Module, str]:
-    """The model of the recipe that `need` ends with, shortened alike where there is one, and its hash."""
+def _trained_before(need: str, seed: int, places: Places, cuts: str) -> tuple[nn.Module, str]:
+    """The model of the recipe that `need` ends with, shortened alike where there is one, and its hash; `places` in turn."""
     name = need.rpartition(" ")[2]
-    for start in dict.fromkeys((name + cuts, name)):
+    for start, place in product(dict.fromkeys((name + cuts, name)), places):
         try:
-            return load_model(start, seed=seed, root=models), "-" + entry(start, seed, models)["weights"]["sha256"][:8]
+            what = entry(start, seed, place)
         except CourseError as e:
-            reason = e
-    raise CourseError(f"This recipe {need}, seed {seed}, which cannot be had. Train that first. ({reason})")
+            reason = str(e)
+            continue
+        if "weights" in what:
+            return load_model(start, seed=seed, root=place), "-" + what["weights"]["sha256"][:8]
+        reason = f"Of {start}, seed {seed}, the record is stored and no weights."
+    where = " and ".join(str(place or models_dir()) for place in places)
+    raise CourseError(f"This recipe {need}, seed {seed}, which is not in {where}. Train that first, with the same --out. ({reason})")
 
 
-def _with_copies(recipe: Recipe, data: Dataset, seed: int, models: Path | None, cuts: str) -> tuple[Split, str]:
+def _with_copies(recipe: Recipe, data: Dataset, seed: int, places: Places, cuts: str) -> tuple[Split, str]:
     """The training set; with the recipe's copies behind it, and the hash of the model that they fool."""
     if recipe.copies is None:
         return data.train, ""
-    model, origin = _trained_before(f"makes copies that fool {recipe.copies.of}", seed, models, cuts)
+    model, origin = _trained_before(f"makes copies that fool {recipe.copies.of}", seed, places, cuts)
     generator = torch.Generator().manual_seed(seed)
     clean = data.train
     copies = torch.cat([recipe.copies.attack(model, x, y, generator=generator) for x, y in batches(clean, 500)])

@@ -37,7 +37,8 @@ NETWORKS = {"resnet18": "ResNet-18", "preact_resnet18": "PreAct ResNet-18", "wid
 GPU_HOT_START = "trades-1"  # FRL's authors start from a robust network that they do not describe; this loss is nearest to FRL's
 EXAMINATION = (("pgd20", 8 / 255), ("cw20", 8 / 255))
 # Epochs and optimiser of each method, as its authors' code has them. PGD-AT has the 110 epochs of DAFA's baselines, which stop soon
-# after the first drop: with 200 epochs (CFA) the best checkpoint is far better than the last, and we choose none.
+# after the first drop: with 200 epochs (CFA) the best checkpoint is far better than the last, and we choose none. Their momentum is
+# Nesterov's; ours is plain, as for all other methods.
 SCHEDULES: dict[str, tuple[int, Optim]] = {
     "pgd-at": (110, _sgd(0.1, 5e-4, (100, 0.1), (105, 0.01))),
     "trades": (76, _sgd(0.1, 2e-4, (75, 0.1))),

@@ -278,7 +278,8 @@ def environment() -> dict[str, Any]:
     """What may differ, but then the last digits may, too."""
     kernel, group = native.library(), parallel.group()
     return {"torch": str(torch.__version__), "threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability(),
-            "kernel": "PyTorch" if kernel is None else Path(kernel._name).stem, **_processes(group.size)}
+            "kernel": "PyTorch" if kernel is None else Path(kernel._name).stem, **_processes(group.size),
+            **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})}
 
 
 def _processes(number: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from course_lib import examination
 from course_lib.attacks import ATTACKS
@@ -216,3 +217,11 @@ def test_bad_words(patterns: list[str], words: dict[str, Any], say: str, models:
     with pytest.raises(CourseError, match=say):
         examine_stored(patterns, **given)
     assert before == {p: p.read_bytes() for p in models.rglob("*.json")}
+
+
+def test_models_are_examined_on_the_gpu(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examination._model.cache_clear()
+    monkeypatch.setattr(examination, "device", lambda: torch.device("meta"))
+    found = examination._model(NAME, 0, "", models)
+    examination._model.cache_clear()
+    assert {p.device.type for p in found.parameters()} == {"meta"}

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.errors import CourseError
-from course_lib.models import MODELS, build
+from course_lib.models import MODELS, build, device
 from tests.helpers import images, random_states, same_weights
 
 SHAPES = {"lenet5": (1, 32, 32), "small_cnn": (3, 32, 32), "table_mlp": (14,)}
@@ -85,3 +85,9 @@ def test_input_gradient_reaches_every_pixel() -> None:
 def test_bad_input(words: dict, say: str) -> None:
     with pytest.raises(CourseError, match=say):
         build(**words)
+
+
+def test_the_device_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, name in ((False, "cpu"), (True, "cuda")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert device().type == name

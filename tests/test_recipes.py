@@ -134,13 +134,28 @@ def test_an_edited_recipe_starts_anew(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("tiny")
 def test_a_hot_start_takes_the_weights_of_its_seed(tmp_path: Path) -> None:
-    with pytest.raises(CourseError, match="starts from tiny/first, seed 1, which cannot be had. Train that first"):
+    with pytest.raises(CourseError, match="starts from tiny/first, seed 1, which is not in .*runs and .*Train that first, with"):
         run("tiny/second", 1, tmp_path / "runs", models=tmp_path, progress=False)
     for seed in (0, 1):
         trained, record = run("tiny/first", seed, tmp_path / "runs", progress=False)
         publish("tiny/first", seed, trained.model, record, tmp_path)
     warm, _ = run("tiny/second", 1, tmp_path / "runs", models=tmp_path, epochs=0, progress=False)
     assert same_weights(warm.model, load_model("tiny/first", seed=1, root=tmp_path))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_hot_start_that_was_trained_into_the_same_folder_comes_before_a_stored_one(tmp_path: Path) -> None:
+    """`train` publishes into --out; what it leaves there is what the next training is to start from."""
+    runs, mine = tmp_path / "runs", run("tiny/first", 1, tmp_path / "a", progress=False)
+    stored = run("tiny/first", 0, tmp_path / "b", progress=False)[0].model
+    publish("tiny/first", 1, stored, mine[1], tmp_path / "models")
+    publish("tiny/first", 1, mine[0].model, mine[1], runs)
+    warm, _ = run("tiny/second", 1, runs, models=tmp_path / "models", epochs=0, progress=False)
+    assert same_weights(warm.model, mine[0].model) and not same_weights(warm.model, stored)
+    path = runs / str(entry("tiny/first", 1, runs)["weights"]["file"])
+    path.write_bytes(path.read_bytes()[:-1])  # damaged: nobody wants another one's weights instead, and nobody is told nothing
+    with pytest.raises(CourseError, match="damaged"):
+        run("tiny/second", 1, runs, models=tmp_path / "models", epochs=0, progress=False)
 
 
 @pytest.mark.usefixtures("tiny")
@@ -152,7 +167,7 @@ def test_static_copies_are_made_once_from_another_recipes_model_and_join_the_cle
     monkeypatch.setitem(RECIPES, "tiny/static", static)
     assert digest(static) != digest(RECIPES["tiny/first"]) and static.needs == {"tiny/first"}
     assert waves([("tiny/static", 0), ("tiny/first", 0)]) == [[("tiny/first", 0)], [("tiny/static", 0)]]
-    with pytest.raises(CourseError, match="makes copies that fool tiny/first, seed 0, which cannot be had. Train that first"):
+    with pytest.raises(CourseError, match="makes copies that fool tiny/first, seed 0, which is not in .*Train that first"):
         run("tiny/static", 0, tmp_path / "runs", models=tmp_path, progress=False)
     trained, record = run("tiny/first", 0, tmp_path / "runs", progress=False)
     publish("tiny/first", 0, trained.model, record, tmp_path)

@@ -19,7 +19,7 @@ from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report
 from course_lib.methods import METHODS, Method, Step
-from course_lib.training import OPTIMISERS, Optim, Run, divided, fit
+from course_lib.training import OPTIMISERS, Optim, Run, divided, environment, fit
 from tests.helpers import THREE, Small, images, labels, left_alone, random_states, same_weights, split, tiny_dataset
 
 TRAIN, VALIDATION = split(26), split(12, seed=1)
@@ -457,3 +457,12 @@ def test_a_loss_that_is_no_number_stops_before_it_does_harm() -> None:
     with pytest.raises(CourseError, match="The loss became nan in epoch 1, batch 3. Try a smaller learning rate"):
         train(Exploding(), store=store, model=model)
     assert max(store.saves) == 2 and all(torch.isfinite(v).all() for v in model.state_dict().values())
+
+
+def test_a_gpu_is_part_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that whoever resumes on another device is told."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "gpu" not in environment()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "one of some kind")
+    assert environment()["gpu"] == "one of some kind"
