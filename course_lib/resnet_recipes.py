@@ -51,11 +51,10 @@ SCHEDULES: dict[str, tuple[int, Optim]] = {
 
 
 def _gpu(data: str, network: str, name: str, method: Method) -> Recipe:
-    wide = name == "gairat" and network == "wide_resnet28x10"  # begins to weight at epoch 60 of 120, else at 30 of 100
-    if wide:
-        method = METHODS["gairat"](method.attack, begin=0.5)  # type: ignore[attr-defined]
-    kind = name.rstrip("0123456789").rstrip("-")
+    wide, kind = name == "gairat" and network == "wide_resnet28x10", name.rstrip("0123456789").rstrip("-")
     epochs, optim = SCHEDULES["gairat, wide" if wide else kind]
+    if kind == "gairat":  # weights begin with the first drop, at epoch 60 of 120 or 30 of 100, counted from one
+        method = METHODS["gairat"](method.attack, begin=(59 if wide else 29) / epochs)  # type: ignore[attr-defined]
     recipe = Recipe(f"{name} with {NETWORKS[network]} on {DATA[data]}, the authors' schedule, for a GPU", method, optim, epochs, data,
                     model=network + ("_imagenet" if data == "imagenette" else ""), seeds=1, examination=EXAMINATION)
     if kind != "frl":

@@ -871,10 +871,10 @@ assert all(line[-1] >= line[0] for line in lines.values())
 # %% [markdown]
 # ### Table III
 #
-# The stored trainings, five epochs each, around one base model: a hundred of each design on Fashion-MNIST. A training on CIFAR-10 takes
-# minutes, so what the table asks of it is fewer of them (it says how many are there, if any), in two designs. The more are left out, the
-# larger are LUF and LUF_t; the changed predictions of *one* training do not depend on it: compare those. Accuracy is the mean over the
-# retrained models.
+# The stored trainings, five epochs each, around one base model: a hundred of each design on Fashion-MNIST. On CIFAR-10 one training takes
+# a core 1.5 minutes (standard) or about 7 (robust), so there are fewer, in two designs: what fitted into about two and a half hours of one
+# core. The table counts them. The more are left out, the larger are LUF and LUF_t; the changed predictions of *one* training do not depend
+# on it: compare those. Accuracy is the mean over the retrained models.
 
 # %% tags=["nbval-check-output"]
 table = [

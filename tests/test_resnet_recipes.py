@@ -104,11 +104,11 @@ def test_the_papers_attack_and_the_methods_own_settings(name: str) -> None:
     start = "uniform" if objective == "ce" else "gaussian"
     assert m.attack == PGD(8 / 255, 2 / 255, 10, objective, start, 0.001 if kind == "fat" else 0.0) and type(m.attack) is PGD
     same = METHODS[m.name](**{"trades-1": {"beta": 1.0}, "trades-6": {"beta": 6.0}, "frl-05": {"tau": (0.05, 0.05)},
-                              "frl-07": {"tau": (0.07, 0.07)}, "gairat": {"begin": 0.5 if "wide" in name else 0.3}}.get(kind, {}))
+                              "frl-07": {"tau": (0.07, 0.07)}, "gairat": {"begin": 59 / 120 if "wide" in name else 29 / 100}}.get(kind, {}))
     assert m == same
     first = 60 if kind == "gairat" and "wide" in name else 30
-    if kind == "gairat":  # the authors weight from this epoch on
-        assert m.begin * recipe.epochs == first
+    if kind == "gairat":  # the authors weight from this epoch on, counted from one as their drops are
+        assert first == min(epoch + 1 for epoch in range(recipe.epochs) if not epoch < m.begin * recipe.epochs)
     if kind.startswith("frl"):
         assert m.variant == "rmrw" and recipe.start == name.replace(kind, "trades-1") and recipe.validation == PGD(steps=20)
         assert recipe.validation_images == (3000 if recipe.dataset == "cifar10" else None)
