@@ -19,13 +19,19 @@ README = Path(__file__).with_name("README.md")
 MARK = "<!-- tables: make bench ARGS=--readme -->"
 
 
-def report() -> str:
+def report(old: str) -> str:
+    """The tables as they stand, those of which there are new figures replaced; a table says so if another machine made it."""
+    first, *sections = old.split("\n## ")
+    tables = {title: text.strip() for title, _, text in (section.partition("\n") for section in sections)}
     there = [OUT / f"{script}.json" for script in (*SCRIPTS, *ALONE)]
     results = [json.loads(path.read_text()) for path in there if path.exists()]
-    setting = ", ".join(f"{k} {v}" for k, v in results[0]["machine"].items())
-    tables = [f"## {r['title']}\n\n{markdown(r['head'], r['rows'])}" for r in results]
-    slow = f"## Experiment 1 by PyTorch alone (`python -m benchmarks.slow_path`)\n\n{slow_path.table()}"
-    return "\n\n".join([f"Machine: {setting}.", *tables, slow]) + "\n"
+    machines = ["Machine: " + ", ".join(f"{k} {v}" for k, v in r["machine"].items()) + "." for r in results]
+    first = first.strip() or machines[0]
+    for r, machine in zip(results, machines, strict=True):
+        other = "" if machine == first else machine.replace("Machine", "On another machine", 1) + "\n\n"
+        tables[r["title"]] = other + markdown(r["head"], r["rows"])
+    tables["Experiment 1 by PyTorch alone (`python -m benchmarks.slow_path`)"] = slow_path.table()
+    return "\n\n".join([first, *(f"## {title}\n\n{table}" for title, table in tables.items())]) + "\n"
 
 
 def main() -> None:
@@ -37,7 +43,8 @@ def main() -> None:
         if subprocess.run([sys.executable, "-m", f"benchmarks.{script}"]).returncode:
             raise SystemExit(f"benchmarks.{script} failed")
     if "--readme" in sys.argv:
-        README.write_text(README.read_text().split(MARK)[0] + MARK + "\n\n" + report())
+        words, mark, tables = README.read_text().partition(MARK)
+        README.write_text(f"{words}{mark}\n\n{report(tables)}")
     print(f"{time.time() - start:.0f} s; JSON in {OUT}/")
 
 

@@ -20,6 +20,14 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is no number; write 8/255 or 0.0314") from None
 
 
+def plain(eps: float) -> str:
+    """
+    >>> plain(8 / 255), plain(0.01)
+    ('8/255', '0.01')
+    """
+    return f"{255 * eps:.3g}/255" if abs(255 * eps - round(255 * eps)) < 1e-9 and 0 < eps <= 1 else f"{eps:g}"
+
+
 def parser() -> argparse.ArgumentParser:
     about = "Robust fairness: train, evaluate and compare the course's models."
     p = argparse.ArgumentParser(prog="python -m course_lib", description=about)
@@ -29,11 +37,12 @@ def parser() -> argparse.ArgumentParser:
         c.add_argument("--json", action="store_true", help="machine-readable output on standard output")
     _training_words(commands)
     _examining_words(commands)
+    for name in ("sweep", "examine", "score", "luf", "evaluate", "results"):
+        commands[name].add_argument("--models", type=Path, help="weights, records and manifest are here (default: serialized_models)")
     for name in ("sweep", "examine", "score", "luf"):
         c = commands[name]
         c.add_argument("patterns", nargs="+", help="recipes, such as exp1 or exp1/pgd-*")
         c.add_argument("--jobs", type=int, default=2, help="processes, one thread each (default: 2)")
-        c.add_argument("--models", type=Path, help="weights, records and manifest are here (default: serialized_models)")
         if name != "luf":
             c.add_argument("--seeds", type=int, help="the first so many seeds (default: all of them)")
     for name in ("train", "sweep", "examine", "score", "luf"):
@@ -65,8 +74,9 @@ def _examining_words(commands: dict[str, argparse.ArgumentParser]) -> None:
     commands["luf"].add_argument("--designs", nargs="+", default=["paired", "seeds", "unpaired"], help="default: paired seeds unpaired")
     commands["examine"].add_argument("--attack", nargs="+", default=["pgd20", "cw20", "autoattack"],
                                      help="one or more (default: pgd20 cw20 autoattack)")
+    commands["examine"].add_argument("--eps", type=number, default=8 / 255, help="the budget (default: 8/255)")
+    commands["evaluate"].add_argument("--eps", type=number, help="the budget, such as 8/255 (default: the attack's own)")
     for name in ("evaluate", "examine"):
-        commands[name].add_argument("--eps", type=number, default=8 / 255, help="the budget, such as 8/255")
         commands[name].add_argument("--per-class", type=int, help="only the first so many test images of each class")
 
 
@@ -79,10 +89,11 @@ def do_list(args: argparse.Namespace) -> tuple[Any, str]:
     except CourseError:
         stored = {}
     rows: list[dict[str, Any]] = [
-        {"recipe": n, "about": r.about, "epochs": r.epochs, "seeds": r.seeds, "stored": sorted(int(s) for s in stored.get(n, {}))}
-        for n, r in RECIPES.items()
+        {"recipe": n, "about": r.about, "epochs": r.epochs, "seeds": r.seeds, "stored": sorted(int(s) for s in stored.get(n, {})),
+         "weights": sorted(int(s) for s, what in stored.get(n, {}).items() if "weights" in what)} for n, r in RECIPES.items()
     ]
-    return rows, "\n".join(f"{r['recipe']:24} {len(r['stored'])} of {r['seeds']} seeds stored   {r['about']}" for r in rows)
+    return rows, "\n".join(f"{r['recipe']:24} {len(r['stored'])} of {r['seeds']} seeds stored, {len(r['weights'])} with weights   "
+                           f"{r['about']}" for r in rows)
 
 
 def do_train(args: argparse.Namespace) -> tuple[Any, str]:
@@ -116,18 +127,20 @@ def do_sweep(args: argparse.Namespace) -> tuple[Any, str]:
 
 def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
     from course_lib import load, load_model
-    from course_lib.autoattack import named
-    from course_lib.errors import pick
+    from course_lib.autoattack import EXAMINERS, named, reaches
+    from course_lib.errors import pick, whole
     from course_lib.evaluation import evaluate
     from course_lib.models import device
     from course_lib.recipes import RECIPES
 
-    attack = named(args.attack, args.eps)
-    model = load_model(args.recipe, seed=args.seed).to(device())
-    test = load(pick(RECIPES, args.recipe, "recipe").dataset).test
-    report = evaluate(model, test if args.per_class is None else test.per_class(args.per_class), attack, name=args.attack)
+    attack = pick(EXAMINERS, args.attack, "attack") if args.eps is None else named(args.attack, args.eps)
+    model = load_model(args.recipe, seed=whole(args.seed, "seed", 0), root=args.models).to(device())
+    test = load(pick(RECIPES, args.recipe.partition("@")[0], "recipe").dataset).test
+    test = test if args.per_class is None else test.per_class(whole(args.per_class, "per-class", 1))
+    report = evaluate(model, test, attack, name=args.attack)
     errors = zip(report.classes, report.nat.by_class, report.rob.by_class, strict=True)
-    lines = [f"{c:14} standard {n:6.1%}   robust {r:6.1%}" for c, n, r in errors]
+    lines = [f"errors on {len(test):,} test images; {args.attack} with a budget of {plain(attack.eps)}{reaches(attack)}",
+             *(f"{c:14} standard {n:6.1%}   robust {r:6.1%}" for c, n, r in errors)]
     return {"recipe": args.recipe, "seed": args.seed, **report.to_json()}, "\n".join(lines)
 
 
@@ -164,7 +177,7 @@ def do_luf(args: argparse.Namespace) -> tuple[Any, str]:
 def do_results(args: argparse.Namespace) -> tuple[Any, str]:
     from course_lib.results import rows, table
 
-    found = rows()
+    found = rows(args.models)
     return found, table(found, args.markdown)
 
 

@@ -127,3 +127,14 @@ def named(attack: str, eps: float) -> PGD | AutoAttack:
     True
     """
     return pick(EXAMINERS, attack, "attack").at(eps)
+
+
+def reaches(attack: PGD | AutoAttack) -> str:
+    """What to say of an attack whose steps are too few or short for its budget; else nothing.
+
+    >>> reaches(named("pgd20", 8 / 255)), reaches(named("pgd20", 0.5))
+    ('', ' (weak: its 20 steps of 0.00784 reach 0.157 at most)')
+    """
+    if not isinstance(attack, PGD) or not 0 < attack.steps * attack.step_size < attack.eps:
+        return ""
+    return f" (weak: its {attack.steps} steps of {attack.step_size:.3g} reach {attack.steps * attack.step_size:.3g} at most)"

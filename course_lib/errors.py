@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatch
 from typing import TypeVar
 
@@ -27,13 +27,16 @@ def pick(table: Mapping[str, T], name: object, what: str) -> T:
     raise CourseError(f"Unknown {what} {name!r}. There is: {', '.join(sorted(table))}.{hint}")
 
 
-def matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """The names that a pattern such as exp1/pgd-* fits, or that lie under one such as exp1.
+def matching(names: Collection[str], patterns: Sequence[str]) -> list[str]:
+    """The names that a pattern such as exp1/pgd-* fits, or that lie under one such as exp1; none where no pattern fits any.
 
     >>> matching(["exp1/natural", "exp10/natural"], ["exp1"])
     ['exp1/natural']
     """
-    return [n for n in names if any(fnmatch(n, p) or n.startswith(p.rstrip("/") + "/") for p in patterns)]
+    fits = {p: [n for n in names if fnmatch(n, p) or n.startswith(p.rstrip("/") + "/")] for p in patterns}
+    if any(fits.values()) and (bad := [p for p, those in fits.items() if not those]):
+        raise CourseError(f"Nothing is called {', '.join(bad)}, so nothing was done for the others either. There is: {', '.join(names)}.")
+    return [n for n in names if any(n in those for those in fits.values())]
 
 
 def whole(value: object, what: str, least: int) -> int:

@@ -112,6 +112,8 @@ def examine_stored(patterns: Sequence[str], *, attacks: Sequence[str] = ("pgd20"
 def models_that(patterns: Sequence[str], seeds: int | None, models: Path) -> list[tuple[str, int]]:
     """The stored models with weights whose names match, and which seeds."""
     stored = manifest(models)
+    if seeds is not None:
+        whole(seeds, "seeds", 1)
     names = matching(stored, patterns)
     found = [(n, int(s)) for n in names for s in stored[n] if "weights" in stored[n][s] and (seeds is None or int(s) < seeds)]
     if not found:

@@ -62,7 +62,9 @@ def _from_npz(path: Path, part: str) -> Part:
 
 def _from_torchvision(place: Path, part: str, download: bool, most: int) -> Part:
     """The folder cifar-10-batches-py."""
-    wants = f"the folder cifar-10-batches-py there, connect to the internet, or ask for at most the {most:,} embedded images: limit={most}"
+    wants = "the folder cifar-10-batches-py there, " + (
+        f"connect to the internet, or ask for at most the {most:,} embedded images: limit={most}" if download else
+        f"or name no folder; at most {most:,} images are then the embedded ones")
     data = opened("CIFAR10", place, wants, download=download, train=part == "train")
     return np.ascontiguousarray(data.data.transpose(0, 3, 1, 2)), np.asarray(data.targets, np.int64)
 

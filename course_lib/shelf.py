@@ -58,7 +58,7 @@ def entry(name: str, seed: int, root: Path | None = None) -> dict[str, Any]:
     if str(seed) not in seeds:
         raise CourseError(
             f"{name} is stored for seeds {', '.join(sorted(seeds))}, not for {seed!r}. Train it: "
-            f"python -m course_lib train {name} --seed {seed}"
+            f"python -m course_lib train {name} --seed {seed}; it is then in runs (--models runs, COURSE_MODELS=runs)."
         )
     return seeds[str(seed)]
 

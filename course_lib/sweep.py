@@ -16,7 +16,7 @@ import joblib
 from tqdm.auto import tqdm
 
 from course_lib.allocator import keep_memory, one_thread
-from course_lib.errors import CourseError, matching
+from course_lib.errors import CourseError, matching, whole
 from course_lib.recipes import RECIPES, finished, run, stored_name
 from course_lib.zoo import publish
 
@@ -28,7 +28,7 @@ def tasks(patterns: Sequence[str], seeds: int | None = None) -> list[Task]:
     names = matching(RECIPES, patterns)
     if not names:
         raise CourseError(f"No recipe matches {', '.join(patterns)}. There is: {', '.join(RECIPES)}.")
-    found = [(n, s) for n in names for s in range(RECIPES[n].seeds if seeds is None else seeds)]
+    found = [(n, s) for n in names for s in range(RECIPES[n].seeds if seeds is None else whole(seeds, "seeds", 1))]
     return sorted(found, key=lambda task: task[1])
 
 
@@ -56,7 +56,7 @@ def workers(backend: str, jobs: int, scheduler: str | None) -> Iterator[None]:
     if scheduler is not None and backend != "dask":
         raise CourseError(f"A scheduler ({scheduler}) was given with backend {backend!r}; only backend='dask' has one.")
     with ExitStack() as stack:
-        words: dict[str, Any] = {"n_jobs": jobs}
+        words: dict[str, Any] = {"n_jobs": whole(jobs, "jobs", 1)}
         if backend == "dask":
             words = {"client": stack.enter_context(connected(scheduler))}
         stack.enter_context(joblib.parallel_config(backend, **words))

@@ -52,7 +52,7 @@ def load_model(name: str, *, seed: int = 0, root: Path | None = None) -> nn.Modu
     what = entry(name, seed, root)
     if "weights" not in what:
         raise CourseError(f"Of {name}, seed {seed}, the record is stored and no weights. Train it: "
-                          f"python -m course_lib train {name} --seed {seed}")
+                          f"python -m course_lib train {name} --seed {seed}; it is then in runs (--models runs, COURSE_MODELS=runs).")
     made, raw = _made_from(short_record(what.get("record", {}), root), name), verified(what["weights"], root)
     model = build(str(made.get("model")), classes=len(made["classes"]))
     load_weights(model, raw, name)

@@ -11,10 +11,12 @@ import pytest
 
 from course_lib.__main__ import COMMANDS, main
 from course_lib.attacks import PGD
+from course_lib.autoattack import EXAMINERS
+from course_lib.evaluation import evaluate
 from course_lib.recipes import RECIPES
 from course_lib.scoring import ESTIMATORS, PLANS, Plan, Search
-from course_lib.zoo import publish
-from tests.helpers import network_of, report, with_tiny_recipes
+from course_lib.zoo import drop_weights, load_model, publish
+from tests.helpers import network_of, report, tiny_dataset, with_tiny_recipes
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +52,9 @@ def test_list(capsys: Capture) -> None:
     assert rows.keys() == RECIPES.keys() and rows["tiny/first"]["stored"] == [0, 1] and rows["exp1/natural"]["stored"] == []
     assert rows["exp1/natural"]["epochs"] == 15 and rows["exp1/natural"]["seeds"] == 5
     code, out, err = call(capsys, "list")
-    assert code == 0 and "tiny/first" in out and "2 of 2 seeds stored" in out and err == ""
+    assert code == 0 and "tiny/first" in out and "2 of 2 seeds stored, 2 with weights" in out and err == ""
+    drop_weights("tiny/first", 1)
+    assert next(r for r in data(capsys, "list") if r["recipe"] == "tiny/first")["weights"] == [0]
 
 
 def test_list_without_any_models(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +70,14 @@ def test_evaluate(capsys: Capture) -> None:
     assert all(0 <= n <= r <= 1 for n, r in zip(row["nat"], row["rob"], strict=True))
     assert data(capsys, "evaluate", "tiny/first", "--per-class", "2")["counts"] == [2, 2, 2]
     code, out, _ = call(capsys, "evaluate", "tiny/first", "--eps", "0.01")
-    assert code == 0 and len(out.splitlines()) == 3 and out.startswith("cat")
+    assert code == 0 and len(out.splitlines()) == 4 and out.startswith("errors on 12 test images; pgd20 with a budget of 0.01\ncat")
+    assert "budget of 8/255\n" in call(capsys, "evaluate", "tiny/first")[1]
+    weak = call(capsys, "evaluate", "tiny/first", "--attack", "pgd10", "--eps", "1/2")[1]
+    assert "pgd10 with a budget of 0.5 (weak: its 10 steps of" in weak
+
+
+def test_an_attack_has_its_own_budget_unless_another_is_named(capsys: Capture) -> None:
+    assert data(capsys, "evaluate", "tiny/first", "--attack", "pgd20-fine")["eps"] == EXAMINERS["pgd20-fine"].eps != 8 / 255
 
 
 def test_score(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +106,17 @@ def test_results(capsys: Capture) -> None:
     assert list(rows[0]) == ["recipe", "seed", "attack", "eps", "classes", "counts", "nat", "rob"] and rows[0]["nat"] == [0.1, 0.5, 0.15]
     assert call(capsys, "results")[1].splitlines()[1].split()[:3] == ["tiny/first", "2", "22.50"]
     assert call(capsys, "results", "--markdown")[1].startswith("| model | seeds |")
+
+
+def test_what_was_trained_is_evaluated_where_it_is(capsys: Capture, tmp_path: Path) -> None:
+    out = str(tmp_path / "mine")
+    assert call(capsys, "train", "tiny/first", "--seed", "5", "--epochs", "1", "--out", out)[0] == 0
+    code, _, err = call(capsys, "evaluate", "tiny/first@epochs=1", "--seed", "5")
+    assert code == 1 and "Unknown model" in err
+    row = data(capsys, "evaluate", "tiny/first@epochs=1", "--seed", "5", "--models", out)
+    model = load_model("tiny/first@epochs=1", seed=5, root=tmp_path / "mine")
+    assert row["rob"] == pytest.approx(list(evaluate(model, tiny_dataset().test, PGD(), progress=False).rob.by_class))
+    assert [r["recipe"] for r in data(capsys, "results", "--models", out)] == ["tiny/first@epochs=1"]
 
 
 def test_train_and_train_again(capsys: Capture, tmp_path: Path) -> None:
@@ -132,7 +154,9 @@ def test_interrupted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
         (["evaluate", "tiny/first", "--attack", "fgsm"], "Unknown attack 'fgsm'"),
         (["evaluate", "tiny/first", "--eps", "8"], "For 8 grey levels of 255 write 8 / 255"),
         (["evaluate", "tiny/first", "--eps=-1/255"], "eps is -0.0039"),
-        (["evaluate", "tiny/first", "--per-class", "0"], "n is 0"),
+        (["evaluate", "tiny/first", "--per-class", "0"], "per-class is 0"),
+        (["evaluate", "tiny/first", "--seed", "-1"], "seed is -1"),
+        (["evaluate", "tiny/first", "--models", "nowhere"], "nowhere"),
         (["train", "exp1/naturel"], "Did you mean 'exp1/natural'?"),
         (["train", "tiny/first", "--seed", "-1"], "seed is -1"),
         (["train", "exp1/natural", "--limit", "0"], "limit is 0"),
@@ -141,6 +165,12 @@ def test_interrupted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
         (["train", "tiny/first", "--out", "models/manifest.json"], "Choose a folder"),
         (["train", "tiny/second", "--seed", "5"], "starts from tiny/first, seed 5"),
         (["sweep", "tony"], "No recipe matches tony"),
+        (["sweep", "tiny/first", "tony"], "Nothing is called tony"),
+        (["examine", "tiny/first", "tiny/fist"], "Nothing is called tiny/fist"),
+        (["sweep", "tiny/first", "--jobs", "0"], "jobs is 0"),
+        (["luf", "tiny/first", "--left-out", "2", "--jobs", "0"], "jobs is 0"),
+        (["sweep", "tiny/first", "--seeds", "0"], "seeds is 0"),
+        (["examine", "tiny/first", "--seeds", "-1"], "seeds is -1"),
         (["sweep", "tiny/first", "--jobs", "1", "--models", "models/manifest.json"], "folder"),
     ],
 )

@@ -59,7 +59,7 @@ def card(name: str, records: Mapping[int, dict[str, Any]], files: Mapping[str, A
     """One recipe: what it is, how to make it again, what it was trained on, its reports, its limits."""
     recipe = made(records).get("recipe", {})
     return "\n\n".join([
-        f"## {name}", str(recipe.get("about", "")) + ".", f"Make it again: `{command(name, recipe)}`{kept(files, root)}",
+        f"## {name}", str(recipe.get("about", "")) + ".", f"Made by `{command(name, recipe)}`{kept(files, root)}",
         terms(records), reports(name, records), limits(records),
     ])
 

@@ -98,8 +98,8 @@ def alt() -> str:
     before, after, weighted = (f"{100 * worst[name].mean:.0f}" for name in SHOWN.values())
     return (
         "Standard error by class, easiest first, for three ways to train LeNet-5 on Fashion-MNIST. Most classes differ little; Shirt, "
-        f"the hardest, is wrong in {before} % of its images after natural training, {after} % after adversarial training, and "
-        f"{weighted} % with class weights."
+        f"the hardest, is wrong in {before} % of its images after natural training, {after} % after adversarial training (half of each "
+        f"batch attacked), and {weighted} % with class weights."
     )
 
 

@@ -1,7 +1,7 @@
 """python -m tools.trim: of these recipes the weights of seed 0 stay in serialized_models/, those of the other seeds go.
 
 So the bundled weights stay below 25 MB. Records, reports and scores of all seeds stay; `python -m course_lib train RECIPE --seed N`
-makes the weights again.
+makes the weights again, in runs/.
 """
 
 from __future__ import annotations

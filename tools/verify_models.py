@@ -170,7 +170,9 @@ def main() -> int:
             publish(record["recipe"], SEED, model, record, reference())
         wrong = [w] if (w := mismatch(model, record)) else []
     else:
-        wrong = verify(tasks(args.recipes))
+        if not (todo := tasks(args.recipes)):
+            raise CourseError(f"No stored model's name begins with {' or '.join(args.recipes)}.")
+        wrong = verify(todo)
     print("\n".join(wrong) or "Everything is as it was stored.")
     return bool(wrong)
 

@@ -129,6 +129,7 @@ COMMANDS: dict[str, Callable[[str, Path], None]] = {
     "make wheel": target,
     "make colab-twin": target,
     ".ci/run": instead("bash -n .ci/run"),
+    "pip install pre-commit": instead("grep -q pre-commit CONTRIBUTING.md"),
     "pre-commit install": instead("python3 -c 'import sys' && test -f .pre-commit-config.yaml"),
     "python -m tools.notebooks --addresses": elsewhere,
     ".venv/bin/python -m tools.notebooks --addresses": as_is,
@@ -137,13 +138,16 @@ COMMANDS: dict[str, Callable[[str, Path], None]] = {
     "python -m course_lib train gpu/cifar10/preact_resnet18/pgd-at --seed 0": understood,
     "torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m course_lib train gpu/cifar10/preact_resnet18/pgd-at --seed 0": understood,
     "torchrun --standalone --nproc-per-node 2 --max-restarts 3 -m course_lib train exp1/pgd-at --seed 0": elsewhere,  # test_parallel
-    'pip install "course-lib[cluster]"': instead(f"{sys.executable} -c 'import dask, distributed'"),
+    'pip install -e ".[cluster]"': instead(f"{sys.executable} -c 'import dask, distributed'"),
     "dask scheduler": elsewhere,  # tests/test_cluster.py has both
     "dask worker tcp://HEAD:8786 --nworkers 16 --nthreads 1": elsewhere,
     "python -m course_lib sweep exp1 exp4 --scheduler tcp://HEAD:8786 --out /shared/runs --models /shared/models": understood,
+    ". .venv/bin/activate": instead(". .venv/bin/activate && python -c 'import course_lib'"),
     "python -m course_lib list": shortened(""),
     "python -m course_lib train exp1/pgd-at --seed 0": shortened("--limit 200 --epochs 1"),
     "python -m course_lib evaluate exp1/pgd-at --seed 0 --per-class 100": shortened("--per-class 2"),
+    "python -m course_lib evaluate exp1/pgd-at --seed 0 --per-class 100 --models runs": understood,  # tests/test_cli.py does it
+    "python -m course_lib sweep cifar10 --models FOLDER": understood,
     "python -m course_lib results --json": shortened(""),
 }
 
