@@ -509,7 +509,7 @@ def verdict(s):
 for name, start in ((RW5, HOT), (RW7, HOT), (CONTROL, HOT), (RW5, CONTROL), (RW7, CONTROL)):
     if missing(start, name):
         continue
-    print(f"{LABELS[name]}, minus its {LABELS[start]}, points [95 % interval], seeds: {change(name, start, 'nat', 8, 'mean').n}")
+    print(f"{LABELS[name]}, minus {LABELS[start]}, points [95 % interval], seeds: {change(name, start, 'nat', 8, 'mean').n}")
     for title, kind, eps in COLUMNS:
         for which, what in (("mean", "average"), ("worst", "worst class")):
             s = change(name, start, kind, eps, which)
