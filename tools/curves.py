@@ -25,6 +25,8 @@ from course_lib.zoo import load_model, short_record
 
 def wanted(prefix: str, every_seed: bool) -> Iterator[tuple[str, int, Split]]:
     """The models to do, each with its test images. Of a table, or of images that do not come with the course, there is nothing to show."""
+    if not any(name.startswith(prefix) for name in manifest()):
+        raise CourseError(f"No stored model's name begins with {prefix}.")
     for name, seeds in manifest().items():
         for seed in sorted(map(int, seeds)):
             if not name.startswith(prefix) or "@" in name or "weights" not in seeds[str(seed)] or (seed and not every_seed):
