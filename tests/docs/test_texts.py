@@ -14,6 +14,7 @@ import nbformat
 import pytest
 from PIL import Image
 
+from benchmarks import __main__ as benchmarks
 from tools import release
 from tools.common import ROOT, ToolError, sources
 from tools.readme_results import FIGURE, SHOWN, draw, source_of_figure, written
@@ -112,3 +113,15 @@ def test_ci_runs_only_targets_and_tools_that_exist() -> None:
             assert (ROOT / f"{name.replace('.', '/')}.py").is_file(), f"{path.name}: {name}"
         for name in re.findall(r"\btests/[\w/]+(?:\.py)?", text):
             assert (ROOT / name).exists(), f"{path.name}: {name}"
+
+
+def test_a_benchmark_replaces_its_own_table_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks, "OUT", tmp_path)
+    old = benchmarks.README.read_text(encoding="utf-8").partition(benchmarks.MARK)[2].strip()
+    assert benchmarks.report(old).strip() == old
+    title = "The explorer (sliders and zoo: median of 20)"
+    made = {"title": title, "machine": {"cpu": "of another kind"}, "head": ["a"], "rows": [[1]], "raw": {}}
+    (tmp_path / "explorer.json").write_text(json.dumps(made))
+    before, after = old.split("\n## "), benchmarks.report(old).strip().split("\n## ")
+    (new,) = [b for a, b in zip(before, after, strict=True) if a != b]
+    assert new.split() == f"{title} On another machine: cpu of another kind. | a | | --- | | 1 |".split()
