@@ -131,11 +131,12 @@ def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
     from course_lib.errors import pick, whole
     from course_lib.evaluation import evaluate
     from course_lib.models import device
-    from course_lib.recipes import RECIPES
+    from course_lib.recipes import RECIPES, TRANSFORMS
 
     attack = pick(EXAMINERS, args.attack, "attack") if args.eps is None else named(args.attack, args.eps)
     model = load_model(args.recipe, seed=whole(args.seed, "seed", 0), root=args.models).to(device())
-    test = load(pick(RECIPES, args.recipe.partition("@")[0], "recipe").dataset).test
+    recipe = pick(RECIPES, args.recipe.partition("@")[0], "recipe")
+    test = TRANSFORMS[recipe.transform](load(recipe.dataset)).test
     test = test if args.per_class is None else test.per_class(whole(args.per_class, "per-class", 1))
     report = evaluate(model, test, attack, name=args.attack)
     errors = zip(report.classes, report.nat.by_class, report.rob.by_class, strict=True)
