@@ -214,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{e}\n")
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write("Interrupted. The same command goes on from what was saved last.\n")
+        sys.stderr.write("Interrupted. What was saved last is kept; the same command goes on from there.\n")
         return 130
     if data is not None:  # of several processes the first one speaks
         sys.stdout.write((json.dumps(data) if args.json else text) + "\n")

@@ -239,8 +239,9 @@ def _fashion_full(most: int) -> Path:
         if all(find_file(place, n) for n in FASHION_MD5):
             return place
     try:
+        source = torchvision_datasets()
         with locked(cache_dir()):  # of several processes one downloads
-            torchvision_datasets().FashionMNIST(cache_dir(), download=True)
+            source.FashionMNIST(cache_dir(), download=True)
     except (OSError, RuntimeError) as e:
         raise CourseError(
             f"Fashion-MNIST's 60,000 training images are not on this machine and could not be downloaded ({e}). Connect to the internet, "
