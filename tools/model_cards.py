@@ -165,8 +165,8 @@ def reports_only(records: Records) -> str:
         found = [r["validation"] for r in seeds.values() if isinstance(r.get("validation"), dict)]
         cells = [str(Spread.of(value(row[kind], row["counts"]) for row in found)) for kind in ("nat", "rob") for value in (average, worst)]
         lines.append([name, str(made(seeds).get("recipe", {}).get("about", "")), ranges(list(seeds)), *(cells if found else [""] * 4)])
-    text = ("Of these there are records only, no weights: `make models WHICH=<recipe>` makes one again (its hot start first, where it has\n"
-            "one). Errors on validation data, robust ones under the attack named in the record, mean ± standard deviation over seeds.")
+    text = ("Of these there are records only, no weights: `python -m course_lib train <recipe>` makes one again, in runs/. Errors\n"
+            "on validation data, robust ones under the attack named in the record, mean ± standard deviation over seeds.")
     return f"## Grids and trials\n\n{text}\n\n" + drawn(lines, [True, True, True, False, False, False, False])
 
 
