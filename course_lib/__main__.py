@@ -20,14 +20,6 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is no number; write 8/255 or 0.0314") from None
 
 
-def plain(eps: float) -> str:
-    """
-    >>> plain(8 / 255), plain(0.01)
-    ('8/255', '0.01')
-    """
-    return f"{255 * eps:.3g}/255" if abs(255 * eps - round(255 * eps)) < 1e-9 and 0 < eps <= 1 else f"{eps:g}"
-
-
 def parser() -> argparse.ArgumentParser:
     about = "Robust fairness: train, evaluate and compare the course's models."
     p = argparse.ArgumentParser(prog="python -m course_lib", description=about)
@@ -132,6 +124,7 @@ def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
     from course_lib.evaluation import evaluate
     from course_lib.models import device
     from course_lib.recipes import RECIPES, TRANSFORMS
+    from course_lib.tables import budget
 
     attack = pick(EXAMINERS, args.attack, "attack") if args.eps is None else named(args.attack, args.eps)
     model = load_model(args.recipe, seed=whole(args.seed, "seed", 0), root=args.models).to(device())
@@ -140,7 +133,7 @@ def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
     test = test if args.per_class is None else test.per_class(whole(args.per_class, "per-class", 1))
     report = evaluate(model, test, attack, name=args.attack)
     errors = zip(report.classes, report.nat.by_class, report.rob.by_class, strict=True)
-    lines = [f"errors on {len(test):,} test images; {args.attack} with a budget of {plain(attack.eps)}{reaches(attack)}",
+    lines = [f"errors on {len(test):,} test images; {args.attack} with a budget of {budget(attack.eps)}{reaches(attack)}",
              *(f"{c:14} standard {n:6.1%}   robust {r:6.1%}" for c, n, r in errors)]
     return {"recipe": args.recipe, "seed": args.seed, **report.to_json()}, "\n".join(lines)
 

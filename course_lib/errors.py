@@ -36,7 +36,8 @@ def matching(names: Collection[str], patterns: Sequence[str]) -> list[str]:
     fits = {p: [n for n in names if fnmatch(n, p) or n.startswith(p.rstrip("/") + "/")] for p in patterns}
     if any(fits.values()) and (bad := [p for p, those in fits.items() if not those]):
         raise CourseError(f"Nothing is called {', '.join(bad)}, so nothing was done for the others either. There is: {', '.join(names)}.")
-    return [n for n in names if any(n in those for those in fits.values())]
+    found = set().union(*fits.values())
+    return [n for n in names if n in found]
 
 
 def whole(value: object, what: str, least: int) -> int:

@@ -49,7 +49,7 @@ def verdicts(model: nn.Module, split: Split, attack: Attack, *, name: str = "", 
     check_fit(model, split.images(slice(0, 1)).to(where), len(split.classes))
     found: list[Tensor] = []
     generator = torch.Generator().manual_seed(seed)
-    early = early and not flips and not getattr(attack, "bf16", False)
+    early = early and not flips
     spare = count_clean and not flips  # an image that is wrong when clean counts as wrong whatever comes: both ways draw the same noise
     batch = getattr(attack, "batch", batch)  # a slow attack takes fewer, so that the bar moves
     with tqdm(total=len(split), unit="image", desc=f"attack {name}".strip(), disable=not progress, delay=2) as bar:
@@ -75,7 +75,7 @@ def tally(found: Tensor, classes: tuple[str, ...], name: str = "", eps: float = 
 
 def _attacked(model: nn.Module, x: Tensor, y: Tensor, attack: Attack, generator: torch.Generator, early: bool) -> Tensor:
     """The predictions under attack."""
-    if isinstance(attack, PGD) and early:
+    if isinstance(attack, PGD) and early and not attack.bf16:
         return predict(model, attack.walk(model, x, y, generator=generator, stop=True).first_wrong, y)
     return predict(model, attack(model, x, y, generator=generator), y)
 

@@ -16,13 +16,14 @@ def percent(share: float) -> str:
 def budget(eps: float) -> str:
     """An attack's eps: of 255 where it is a number of grey levels or tenths of them, else as it is; above 1 a table's own units.
 
-    >>> budget(8 / 255), budget(0.01), budget(10)
-    ('8/255', '0.01', '10 units')
+    >>> budget(8 / 255), budget(0.01), budget(0.5), budget(10)
+    ('8/255', '0.01', '0.5', '10 units')
     """
     if eps > 1:
         return f"{eps:g} units"
-    levels = 255 * eps
-    return f"{levels:.3g}/255" if abs(levels - round(levels, 1)) < 1e-4 else f"{eps:.3g}"
+    levels = f"{255 * eps:.3g}"
+    tenths = round(255 * eps, 1)
+    return f"{levels}/255" if abs(255 * eps - tenths) < 1e-4 and float(levels) == tenths else f"{eps:.3g}"
 
 
 class Table(list[dict[str, Any]]):
