@@ -1,7 +1,7 @@
 """AutoAttack on one LeNet-5: how long, beside torchattacks' AutoAttack, on two cores?
-
-torchattacks gives its APGD and FAB 10 steps where AutoAttack's authors take 100; it is measured as it comes, and with the
-authors' 100. It runs on two threads; ours as `python -m course_lib examine` runs it, in two processes of one thread each.
+ torchattacks gives its APGD and FAB 10 steps where AutoAttack's authors take 100; it is measured as
+it comes, and with the authors' 100. It runs on two threads; ours as `python -m course_lib examine`
+runs it, in two processes of one thread each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from course_lib.attacks import predict
 from course_lib.autoattack import AutoAttack
 
 N, ROUNDS = 128, 1
-AS_IT_COMES, EQUAL = "torchattacks as it comes (10 steps)", "torchattacks with the standard 100 steps"
+AS_IT_COMES, EQUAL = ("torchattacks as it comes (10 steps)",
+                      "torchattacks with the standard 100 steps")
 
 
 def subset() -> tuple[Tensor, Tensor]:
@@ -34,7 +35,8 @@ def _half(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def ours(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     halves = zip(x.chunk(2), y.chunk(2), strict=True)
-    return torch.cat(joblib.Parallel(n_jobs=2)(joblib.delayed(_half)(net, a.clone(), b.clone()) for a, b in halves))
+    return torch.cat(joblib.Parallel(n_jobs=2)(joblib.delayed(_half)(net, a.clone(), b.clone())
+                                               for a, b in halves))
 
 
 def peer(steps: int | None) -> Any:
@@ -63,8 +65,10 @@ def times() -> dict[str, Any]:
 def whole() -> tuple[list[str], list[list[Any]], Any]:
     raw = part("autoattack", "equal", "times")
     s, n = raw["seconds"], raw["images"]
-    rows = [[side, s[side] / n, s[EQUAL] / s[side], s[AS_IT_COMES] / s[side], f"{raw['robust'][side]:.1%}"] for side in s]
-    head = ["AutoAttack by", "s an image", "times as fast as torchattacks, 100 steps", "as it comes, 10 steps"]
+    rows = [[side, s[side] / n, s[EQUAL] / s[side], s[AS_IT_COMES] / s[side],
+             f"{raw['robust'][side]:.1%}"] for side in s]
+    head = ["AutoAttack by", "s an image", "times as fast as torchattacks, 100 steps",
+            "as it comes, 10 steps"]
     return [*head, "robust of those right when clean"], rows, raw
 
 

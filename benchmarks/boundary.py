@@ -1,4 +1,5 @@
-"""BAT's boundary pair, the last right and the first wrong iterate: one walk beside two attacks that stop, as BAT's authors do it."""
+"""BAT's boundary pair, the last right and the first wrong iterate: one walk beside two attacks that
+stop, as BAT's authors do it."""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from course_lib.attacks import PGD, _Setting, frozen
 
 N, BATCH = 1000, 128
 ATTACK = PGD(EPS, STEP, steps=10, objective="kl", start="gaussian")  # BAT's
-SIDES = {"one walk": "this course", "one walk, PyTorch alone": "this course, PyTorch alone", "two passes": "two passes by PyTorch"}
+SIDES = {"one walk": "this course", "one walk, PyTorch alone": "this course, PyTorch alone",
+         "two passes": "two passes by PyTorch"}
 
 
 def stopping(net: nn.Module, x: Tensor, y: Tensor, seed: int, *, at_last_right: bool) -> Tensor:
-    """One pass, from its own draws: each image rests when it is first wrong, and gives that iterate or the one before."""
+    """One pass, from its own draws: each image rests when it is first wrong, and gives that iterate
+    or the one before."""
     with frozen(net):
         s = _Setting.of(ATTACK, net, x, y, None, None, torch.Generator().manual_seed(seed))
         z, before, on = s.z0.clone(), s.z0.clone(), torch.arange(len(x))
@@ -50,7 +53,8 @@ def times() -> dict[str, Any]:
         "two passes": pytorch_only(lambda: [two_passes(net, a, b) for a, b in parts]),
     }
     for mine, theirs in zip(works["one walk, PyTorch alone"](), works["two passes"](), strict=True):
-        for a, b in zip(mine, theirs, strict=True):  # equal draws give equal examples; convolutions in another order, other last digits
+        # equal draws give equal examples; convolutions in another order, other last digits
+        for a, b in zip(mine, theirs, strict=True):
             apart = ((a - b).abs() > 1e-4).flatten(1).any(1)
             assert apart.float().mean() <= 0.01, f"{int(apart.sum())} of {len(a)} examples differ"
     return compare(works)
@@ -58,8 +62,10 @@ def times() -> dict[str, Any]:
 
 def whole() -> tuple[list[str], list[list[Any]], Any]:
     raw = {a: part("boundary", a, "times") for a in ALLOCATORS}
-    rows = [[SIDES[s], 1e3 * raw["equal"][s] / N, *(raw[a]["two passes"] / raw[a][s] for a in ALLOCATORS)] for s in SIDES]
-    return ["boundary pairs by", "ms an image", "times as fast as two passes", "the same, default allocator"], rows, raw
+    rows = [[SIDES[s], 1e3 * raw["equal"][s] / N,
+             *(raw[a]["two passes"] / raw[a][s] for a in ALLOCATORS)] for s in SIDES]
+    return ["boundary pairs by", "ms an image", "times as fast as two passes",
+            "the same, default allocator"], rows, raw
 
 
 if __name__ == "__main__":

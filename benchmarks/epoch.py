@@ -1,7 +1,7 @@
-"""How long does an epoch of adversarial training (PGD-10, batches of 128) take, beside the usual loop?
-
-The usual loop: a torchvision-like data set of 28 x 28 images, Resize(32) and ToTensor for each image each time, a
-DataLoader, torchattacks' PGD, Adam.
+"""How long does an epoch of adversarial training (PGD-10, batches of 128) take, beside the usual
+loop?
+ The usual loop: a torchvision-like data set of 28 x 28 images, Resize(32) and ToTensor for each
+image each time, a DataLoader, torchattacks' PGD, Adam.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Photographs(torch.utils.data.Dataset[tuple[Tensor, int]]):
     """What torchvision's FashionMNIST with transforms does."""
 
     def __init__(self, examples: int) -> None:
-        torchvision_datasets()  # which makes torchvision importable where it does not fit this torch
+        # which makes torchvision importable where it does not fit this torch
+        torchvision_datasets()
         from torchvision import transforms as t
 
         split = data().train.take(slice(0, examples))
@@ -43,7 +44,8 @@ class Photographs(torch.utils.data.Dataset[tuple[Tensor, int]]):
         return self.transform(Image.fromarray(self.pixels[i])), self.y[i]
 
 
-def _train(net: nn.Module, opt: torch.optim.Optimizer, examples: Iterator[tuple[Tensor, Tensor]], attack: Any) -> None:
+def _train(net: nn.Module, opt: torch.optim.Optimizer, examples: Iterator[tuple[Tensor, Tensor]],
+           attack: Any) -> None:
     for x, y in examples:
         z = attack(x, y)
         net.train()
@@ -55,16 +57,19 @@ def _train(net: nn.Module, opt: torch.optim.Optimizer, examples: Iterator[tuple[
 def usual(examples: int = EXAMPLES, batch: int = BATCH) -> Work:
     import torchattacks
 
-    net, loader = usual_model(build("lenet5")), torch.utils.data.DataLoader(Photographs(examples), batch, shuffle=True)
+    net, loader = usual_model(build("lenet5")), torch.utils.data.DataLoader(Photographs(examples),
+        batch, shuffle=True)
     opt = torch.optim.Adam(net.parameters(), 1e-3)
     attack = torchattacks.PGD(net, eps=EPS, alpha=STEP, steps=STEPS)
     return lambda: _train(net, opt, iter(loader), attack)
 
 
 def ours(examples: int = EXAMPLES, batch: int = BATCH) -> Work:
-    net, split, g = build("lenet5"), data().train.take(slice(0, examples)), torch.Generator().manual_seed(0)
+    net, split, g = build("lenet5"), data().train.take(slice(0,
+        examples)), torch.Generator().manual_seed(0)
     opt, attack = torch.optim.Adam(net.parameters(), 1e-3, fused=True), PGD(EPS, STEP, STEPS)
-    return lambda: _train(net, opt, batches(split, batch, g), lambda x, y: attack(net, x, y, generator=g))
+    return lambda: _train(net, opt, batches(split, batch, g), lambda x,
+                          y: attack(net, x, y, generator=g))
 
 
 def ours_pytorch(examples: int = EXAMPLES, batch: int = BATCH) -> Work:
@@ -90,9 +95,11 @@ def whole() -> tuple[list[str], list[list[Any]], Any]:
     for side in SIDES:
         ratios = [seconds[a]["the usual loop"] / seconds[a][side] for a in ALLOCATORS]
         rows.append([side, 1e3 * seconds["equal"][side] * BATCH / EXAMPLES, *ratios, mb[side]])
-    head = ["epoch by", "ms a batch of 128", "times as fast", "the same, default allocator", "peak MB above the data"]
+    head = ["epoch by", "ms a batch of 128", "times as fast", "the same, default allocator",
+            "peak MB above the data"]
     return head, rows, {"seconds": seconds, "megabytes": mb}
 
 
 if __name__ == "__main__":
-    main("epoch", "One epoch of adversarial training (PGD-10, batches of 128)", whole, {"times": times, "memory": memory})
+    main("epoch", "One epoch of adversarial training (PGD-10, batches of 128)", whole,
+         {"times": times, "memory": memory})

@@ -12,7 +12,8 @@ BATCHES = {100: 300, 500: 500, 2000: 2000}  # batch: images a measurement
 
 def _work(side: str, batch: int) -> Work:
     x, y = images(BATCHES[batch])
-    parts = [SIDES[side](model(), a, b) for a, b in zip(x.split(batch), y.split(batch), strict=True)]
+    parts = [SIDES[side](model(), a, b) for a,
+             b in zip(x.split(batch), y.split(batch), strict=True)]
     return lambda: [work() for work in parts]
 
 
@@ -34,7 +35,8 @@ def whole() -> tuple[list[str], list[list[Any]], Any]:
         for side in SIDES:
             ratios = [seconds[a]["torchattacks"] / seconds[a][side] for a in ALLOCATORS]
             rows.append([batch, side, 1e3 * seconds["equal"][side] / n, *ratios, mb[side]])
-    head = ["batch", "PGD-20 by", "ms an image", "times as fast as torchattacks", "the same, default allocator", "peak MB above the data"]
+    head = ["batch", "PGD-20 by", "ms an image", "times as fast as torchattacks",
+            "the same, default allocator", "peak MB above the data"]
     return head, rows, raw
 
 

@@ -1,9 +1,9 @@
 """How long does Experiment 1 take from nothing on two cores, beside the usual loop?
-
-Three trainings of 15 epochs, natural, half attacked by PGD-20 (the report's) and all attacked by PGD-10, one seed, and the
-examination of each model on 10,000 test images under PGD-20 at two budgets. The usual loop: a DataLoader with Resize and
-ToTensor for each image each time, torchattacks. Neither side is run whole: a slice of each training and of the examination
-is measured, the sides in turn, and multiplied by how often the experiment needs it.
+ Three trainings of 15 epochs, natural, half attacked by PGD-20 (the report's) and all attacked by
+PGD-10, one seed, and the examination of each model on 10,000 test images under PGD-20 at two
+budgets. The usual loop: a DataLoader with Resize and ToTensor for each image each time,
+torchattacks. Neither side is run whole: a slice of each training and of the examination is
+measured, the sides in turn, and multiplied by how often the experiment needs it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ SLICE, TEST = 640, 10_000  # images of a slice; images examined
 def ours(name: str) -> Work:
     recipe, split = RECIPES[name], small().train.take(slice(0, SLICE))
     net = build("lenet5")
-    return lambda: fit(net, recipe.method, split, epochs=1, optim=recipe.optim, seed=0, progress=False)
+    return lambda: fit(net, recipe.method, split, epochs=1, optim=recipe.optim, seed=0,
+                       progress=False)
 
 
 def usual(name: str) -> Work:
@@ -71,7 +72,8 @@ def examined_usually() -> None:
 
 
 def times() -> dict[str, float]:
-    sides = {f"{side} {name}": make(name) for name in NAMES for side, make in (("ours", ours), ("usual", usual))}
+    sides = {f"{side} {name}": make(name) for name in NAMES for side,
+             make in (("ours", ours), ("usual", usual))}
     return compare({**sides, "ours test": examined_by_us, "usual test": examined_usually})
 
 
@@ -88,12 +90,17 @@ def whole() -> tuple[list[str], list[list[Any]], Any]:
     sides = {(a, s): minutes(seconds[a], s) for a in ALLOCATORS for s in ("ours", "usual")}
     sides = {key: [*m, sum(m)] for key, m in sides.items()}
     for i, label in enumerate(labels):
-        mine, equal, default = (sides[key][i] for key in (("equal", "ours"), ("equal", "usual"), ("default", "usual")))
-        rows.append([label, mine, equal, default, equal / mine, default / sides["default", "ours"][i]])
-    head = ["one seed, two threads", "this course, minutes", "the usual loop, minutes", "the same, default allocator", "times as fast",
+        mine, equal, default = (sides[key][i]
+                                for key in (("equal", "ours"), ("equal", "usual"),
+                                            ("default", "usual")))
+        rows.append([label, mine, equal, default, equal / mine,
+                     default / sides["default", "ours"][i]])
+    head = ["one seed, two threads", "this course, minutes", "the usual loop, minutes",
+            "the same, default allocator", "times as fast",
             "the same, default allocator for both"]
     return head, rows, {"seconds": seconds}
 
 
 if __name__ == "__main__":
-    main("experiment_1", "Experiment 1 from nothing, extrapolated from slices", whole, {"times": times})
+    main("experiment_1", "Experiment 1 from nothing, extrapolated from slices", whole,
+         {"times": times})

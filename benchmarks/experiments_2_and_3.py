@@ -1,10 +1,11 @@
 """How long do Experiments 2 and 3 take from nothing on two cores, beside the report's procedure?
-
-The report's procedure: a DataLoader with Resize and ToTensor for each image each time, torchattacks' PGD-20 in training, and
-before *every* batch of 100 its fairness check, 2,100 validation images under PGD-20 at 16/255; one process with all threads.
-Ours: the recipes as they stand (fairness once an epoch on all 12,000 validation images), two processes of one thread each.
-Neither is run whole: the seconds of a batch, a check and an evaluation are measured on a slice, and multiplied by how
-often the experiments need them. Both sides train a hot start and what starts from it, and examine every network on the 10,000 test images.
+ The report's procedure: a DataLoader with Resize and ToTensor for each image each time,
+torchattacks' PGD-20 in training, and before *every* batch of 100 its fairness check, 2,100
+validation images under PGD-20 at 16/255; one process with all threads. Ours: the recipes as they
+stand (fairness once an epoch on all 12,000 validation images), two processes of one thread each.
+Neither is run whole: the seconds of a batch, a check and an evaluation are measured on a slice, and
+multiplied by how often the experiments need them. Both sides train a hot start and what starts from
+it, and examine every network on the 10,000 test images.
 """
 
 from __future__ import annotations
@@ -35,18 +36,21 @@ from course_lib.recipes import RECIPES, Recipe
 from course_lib.zoo import load_model
 
 HOT = "exp2/hot-start"
-HEADLINE = {name: r for name, r in RECIPES.items() if r.start == HOT and r.weights}  # Reweight, Remargin, both; two tolerances
+# Reweight, Remargin, both; two tolerances
+HEADLINE = {name: r for name, r in RECIPES.items() if r.start == HOT and r.weights}
 SAME = ("exp2/reweight-05", "exp3/remargin-05")  # what the report has trained, too
 TRAIN, VAL, TEST = 48_000, 12_000, 10_000
 CHECK, THEIR_BATCH, HOT_EPOCHS = 2_100, 100, 15  # the report's
-EPOCHS = {"exp2/reweight-05": 20, "exp3/remargin-05": 10}  # its Reweight and its Remargin; ours otherwise
+# its Reweight and its Remargin; ours otherwise
+EPOCHS = {"exp2/reweight-05": 20, "exp3/remargin-05": 10}
 PART = 5  # batches in a slice
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))  # 1 for a first look
 WORKERS = 2
 
 
 def network() -> nn.Module:
-    """The stored hot start: how soon images go wrong decides what may be left out. Its like where it is not stored."""
+    """The stored hot start: how soon images go wrong decides what may be left out. Its like where
+    it is not stored."""
     try:
         return load_model(HOT, seed=0)
     except CourseError:
@@ -63,7 +67,8 @@ def theirs() -> dict[str, Work]:
     inner, check = (torchattacks.PGD(net, eps=16 / 255, alpha=a / 255, steps=20) for a in (1, 2))
 
     def some() -> Any:
-        return itertools.islice(torch.utils.data.DataLoader(examples, THEIR_BATCH, shuffle=True), PART)
+        return itertools.islice(torch.utils.data.DataLoader(examples, THEIR_BATCH, shuffle=True),
+                                PART)
 
     def learn(loss: torch.Tensor) -> None:
         opt.zero_grad()
@@ -90,7 +95,8 @@ def theirs() -> dict[str, Work]:
 
 
 def ours() -> dict[str, Work]:
-    """The same of our recipes: slices of the hot start's and FRL's batches, of validation, of the examination."""
+    """The same of our recipes: slices of the hot start's and FRL's batches, of validation, of the
+    examination."""
     torch.set_num_threads(1)
     net, split = network(), data().train.take(slice(0, PART * 128))
 
@@ -112,11 +118,13 @@ def ours() -> dict[str, Work]:
 
     frl, some = HEADLINE["exp3/reweight-remargin-05"], data().test.take(slice(0, 500))
     tests = {f"test {255 * eps:.0f}": measure(some, PGD(eps=eps)) for _, eps in frl.examination}
-    return {"hot start": train(RECIPES[HOT]), "training": train(frl), "check": measure(data().val, frl.validation), **tests}
+    return {"hot start": train(RECIPES[HOT]), "training": train(frl),
+            "check": measure(data().val, frl.validation), **tests}
 
 
 def usual_copy(net: nn.Module) -> nn.Module:
-    """A network of its own for each training slice, so that none is trained away from where it stands."""
+    """A network of its own for each training slice, so that none is trained away from where it
+    stands."""
     import copy
 
     return copy.deepcopy(net).train()
@@ -129,7 +137,8 @@ def times(side: str) -> dict[str, float]:
 def ours_side_by_side(allocator: str) -> dict[str, float]:
     """Two processes at once, as a sweep runs them: of each slice the slower one counts."""
     with ThreadPoolExecutor(WORKERS) as pool:
-        found = list(pool.map(lambda _: part("experiments_2_and_3", allocator, "times", "ours"), range(WORKERS)))
+        found = list(pool.map(lambda _: part("experiments_2_and_3", allocator, "times", "ours"),
+                              range(WORKERS)))
     return {name: max(times[name] for times in found) for name in found[0]}
 
 
@@ -138,26 +147,32 @@ def cold_start() -> float:
     with tempfile.TemporaryDirectory() as empty:
         began = time.perf_counter()
         code = "from course_lib import native; import course_lib; native.library()"
-        subprocess.run([sys.executable, "-c", code], env={**os.environ, "COURSE_CACHE": empty}, check=True, capture_output=True)
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, "COURSE_CACHE": empty},
+                       check=True, capture_output=True)
         return time.perf_counter() - began
 
 
 def their_hours(s: dict[str, float], runs: list[str]) -> float:
-    """The hot start, then each run with a check before each batch, then 10,000 test images at two budgets."""
+    """The hot start, then each run with a check before each batch, then 10,000 test images at two
+    budgets."""
     per_batch = {name: seconds / PART for name, seconds in s.items()}
     epoch, check = TRAIN / THEIR_BATCH, per_batch["check"] * CHECK / THEIR_BATCH
     total = HOT_EPOCHS * epoch * per_batch["hot start"]
-    total += sum(EPOCHS.get(name, HEADLINE[name].epochs) * epoch * (per_batch["training"] + check) for name in runs)
+    total += sum(EPOCHS.get(name, HEADLINE[name].epochs) * epoch * (per_batch["training"] + check)
+                 for name in runs)
     examined = 2 * TEST / THEIR_BATCH * per_batch["check"]
     return (total + (1 + len(runs)) * examined) / 3600
 
 
 def our_hours(s: dict[str, float], runs: list[str], cold: float) -> float:
     """The hot start alone, then the runs two at a time."""
-    per_example = {name: seconds / (PART * 128) for name, seconds in s.items() if name in ("hot start", "training")}
-    examined = VAL / len(data().val) * s["check"] + sum(TEST / 500 * v for name, v in s.items() if name.startswith("test"))
+    per_example = {name: seconds / (PART * 128) for name, seconds in s.items()
+                   if name in ("hot start", "training")}
+    examined = VAL / len(data().val) * s["check"] + sum(TEST / 500 * v for name, v in s.items()
+                                                        if name.startswith("test"))
     hot = RECIPES[HOT].epochs * TRAIN * per_example["hot start"] + examined
-    one = max(HEADLINE[name].epochs for name in runs) * (TRAIN * per_example["training"] + VAL / len(data().val) * s["check"]) + examined
+    one = max(HEADLINE[name].epochs for name in runs) * (TRAIN * per_example["training"] + VAL
+                                                         / len(data().val) * s["check"]) + examined
     return (cold + hot + math.ceil(len(runs) / WORKERS) * one) / 3600
 
 
@@ -165,13 +180,19 @@ def whole() -> tuple[list[str], list[list[Any]], Any]:
     mine, cold = ours_side_by_side("equal"), cold_start()
     other = {a: part("experiments_2_and_3", a, "times", "theirs") for a in ALLOCATORS}
     rows = []
-    every = {"hot start, Reweight, Remargin": list(SAME), f"hot start and all {len(HEADLINE)} headline recipes": list(HEADLINE)}
+    every = {"hot start, Reweight, Remargin": list(SAME),
+             f"hot start and all {len(HEADLINE)} headline recipes": list(HEADLINE)}
     for label, runs in every.items():
-        hours, others = our_hours(mine, runs, cold), {a: their_hours(s, runs) for a, s in other.items()}
-        rows.append([label, 60 * hours, others["default"], others["default"] / hours, others["equal"] / hours])
-    head = ["one seed of", "ours, minutes", "the report's procedure, hours", "times as fast", "the same, our allocator for both"]
+        hours, others = our_hours(mine, runs, cold), {a: their_hours(s, runs) for a,
+                                                      s in other.items()}
+        rows.append([label, 60 * hours, others["default"], others["default"] / hours,
+                     others["equal"] / hours])
+    head = ["one seed of", "ours, minutes", "the report's procedure, hours", "times as fast",
+            "the same, our allocator for both"]
     return head, rows, {"ours": mine, "theirs": other, "cold": cold}
 
 
 if __name__ == "__main__":
-    main("experiments_2_and_3", "Experiments 2 and 3 from nothing, two cores, extrapolated from slices", whole, {"times": times})
+    main("experiments_2_and_3",
+         "Experiments 2 and 3 from nothing, two cores, extrapolated from slices", whole,
+         {"times": times})

@@ -1,7 +1,7 @@
 """How long the explorer takes: python -m benchmarks.explorer
-
-The slider is moved by the keyboard in a real browser (Voilà), from the key to the new picture, median of 20; what is measured beside
-it: from opening the page to the first figure, and what the zoo takes.
+ The slider is moved by the keyboard in a real browser (Voilà), from the key to the new picture,
+median of 20; what is measured beside it: from opening the page to the first figure, and what the
+zoo takes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from playwright.sync_api import Page
 from benchmarks.harness import main
 from tests.browser.servers import browser, opened, server
 
-VIEWS = ("Errors by class", "All budgets", "Confusion matrix")  # each budget has a picture of its own
+# each budget has a picture of its own
+VIEWS = ("Errors by class", "All budgets", "Confusion matrix")
 CODE = "from course_lib.widgets import explore\nexplore()"
 MOVED = """(old) => new Promise(done => { const look = () => {
     const i = document.querySelector("img.explorer-figure");
@@ -42,10 +43,12 @@ def moves(page: Page, n: int = 20) -> list[float]:
 
 
 def in_browser() -> Iterator[tuple[str, float]]:
-    with browser() as b, tempfile.TemporaryDirectory() as folder, server("voila", Path(folder), CODE) as address:
+    with browser() as b, tempfile.TemporaryDirectory() as folder, server("voila", Path(folder),
+            CODE) as address:
         began = time.perf_counter()
         page = opened(b, "voila", address)
-        yield "page opened to first figure (kernel start and imports included)", 1000 * (time.perf_counter() - began)
+        yield "page opened to first figure (kernel start and imports included)", 1000 * (
+            time.perf_counter() - began)
         for view in VIEWS:
             page.get_by_role("button", name=view, exact=True).click()
             page.wait_for_timeout(1500)

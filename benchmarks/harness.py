@@ -1,9 +1,10 @@
-"""What every benchmark shares: one model, interleaved medians, two allocators, peak memory, a table and a JSON.
-
-A script declares its sides, names to functions that do the work once, and asks `compare` for their times: every side in
-turn, again and again, so that whatever else the machine does falls on all alike. The allocator can only be set before
-Python starts, so each comparison runs in processes of its own: `both_allocators` starts the script again with --part.
-Peak memory needs a process a side; it is what lies above the data, the model and the libraries.
+"""What every benchmark shares: one model, interleaved medians, two allocators, peak memory, a table
+and a JSON.
+ A script declares its sides, names to functions that do the work once, and asks `compare` for their
+times: every side in turn, again and again, so that whatever else the machine does falls on all
+alike. The allocator can only be set before Python starts, so each comparison runs in processes of
+its own: `both_allocators` starts the script again with --part. Peak memory needs a process a side;
+it is what lies above the data, the model and the libraries.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from course_lib.data import Dataset, batches, load
 from course_lib.models import build
 
 OUT = Path("build/bench")
-KEEPING = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_TOP_PAD_": "67108864"}
+KEEPING = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296",
+           "MALLOC_TOP_PAD_": "67108864"}
 ALLOCATORS = {"equal": KEEPING, "default": {}}
 ROUNDS = 5
 EPS, STEP = 8 / 255, 2 / 255
@@ -51,7 +53,8 @@ def images(n: int) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def model() -> nn.Module:
-    """A LeNet-5, adversarially trained for some seconds and then kept: no attack meets random weights in practice."""
+    """A LeNet-5, adversarially trained for some seconds and then kept: no attack meets random
+    weights in practice."""
     net, kept = build("lenet5"), OUT / "lenet5.pt"
     if kept.is_file():
         net.load_state_dict(torch.load(kept, weights_only=True))
@@ -73,7 +76,8 @@ class UsualLeNet5(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.conv2, self.conv3 = nn.Conv2d(1, 6, 5), nn.Conv2d(6, 16, 5), nn.Conv2d(16, 120, 5)
+        self.conv1, self.conv2, self.conv3 = nn.Conv2d(1, 6, 5), nn.Conv2d(6, 16, 5), nn.Conv2d(16,
+            120, 5)
         self.fc1, self.fc2 = nn.Linear(120, 84), nn.Linear(84, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -112,7 +116,8 @@ def compare(sides: dict[str, Callable[[], Any]], rounds: int = ROUNDS) -> dict[s
 def peak(work: Callable[[], Any]) -> float:
     """MB by which the process's largest resident size while working exceeds its size before."""
     def size(word: str) -> int:
-        return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(word))
+        return next(int(line.split()[1]) for line in Path(
+            "/proc/self/status").read_text().splitlines() if line.startswith(word))
 
     Path("/proc/self/clear_refs").write_text("5")  # forgets the largest size so far
     before = size("VmRSS:")
@@ -133,13 +138,15 @@ def part(script: str, allocator: str, *words: str) -> Any:
 Table = tuple[list[str], list[list[Any]], Any]  # heads, rows, and what they were computed from
 
 
-def main(script: str, title: str, whole: Callable[[], Table], pieces: dict[str, Callable[..., Any]]) -> None:
+def main(script: str, title: str, whole: Callable[[], Table],
+         pieces: dict[str, Callable[..., Any]]) -> None:
     """The command line of every script: all of it, or one part for the parent process."""
     words = argparse.ArgumentParser(description=title)
     words.add_argument("--part", nargs="+")
     chosen = words.parse_args().part
     if chosen:
-        print(json.dumps(pieces[chosen[0]](*chosen[1:])) + "\n", end="", flush=True)  # one write: several processes may share the pipe
+        # one write: several processes may share the pipe
+        print(json.dumps(pieces[chosen[0]](*chosen[1:])) + "\n", end="", flush=True)
         return
     head, rows, raw = whole()
     OUT.mkdir(parents=True, exist_ok=True)
@@ -151,7 +158,8 @@ def main(script: str, title: str, whole: Callable[[], Table], pieces: dict[str, 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     def cell(v: Any) -> str:
-        return f"{v:.3g}" if isinstance(v, float) and abs(v) < 100 else f"{v:.0f}" if isinstance(v, float) else str(v)
+        return f"{v:.3g}" if isinstance(v, float) and abs(v) < 100 else f"{v:.0f}" if isinstance(v,
+            float) else str(v)
 
     lines = [[str(h) for h in head], ["---"] * len(head), *[[cell(v) for v in row] for row in rows]]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -161,10 +169,13 @@ def machine() -> dict[str, str]:
     from importlib.metadata import version
 
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-    peers = {name: _version(version, name) for name in ("torch", "torchattacks", "foolbox", "adversarial-robustness-toolbox")}
+    cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+               platform.processor())
+    peers = {name: _version(version, name) for name in ("torch", "torchattacks", "foolbox",
+                                                        "adversarial-robustness-toolbox")}
     lib = native.library()
-    return {"cpu": cpu, "instructions": torch.backends.cpu.get_cpu_capability(), "lanes": str(lib.lenet_lanes() if lib else 0),
+    return {"cpu": cpu, "instructions": torch.backends.cpu.get_cpu_capability(),
+            "lanes": str(lib.lenet_lanes() if lib else 0),
             "threads": str(torch.get_num_threads()), "python": platform.python_version(), **peers}
 
 

@@ -1,7 +1,6 @@
 """What fraction of the multiply-adds that the CPU can do at most does an attack do?
-
-Counted are those of the network's equations: one forward pass and the gradient with respect to the image, which takes as
-many again. tanh, softmax, the step itself and moving data are overhead.
+ Counted are those of the network's equations: one forward pass and the gradient with respect to the
+image, which takes as many again. tanh, softmax, the step itself and moving data are overhead.
 """
 
 from __future__ import annotations
@@ -49,13 +48,17 @@ def rates(threads: str) -> dict[str, float]:
         found.append(measure())
 
     seconds = compare({"peak": look, **sides})
-    return {"peak": sorted(found)[len(found) // 2], **{who: 2 * FORWARD * STEPS * N / seconds[who] for who in WHO}}
+    return {"peak": sorted(found)[len(found) // 2],
+            **{who: 2 * FORWARD * STEPS * N / seconds[who] for who in WHO}}
 
 
 def whole() -> tuple[list[str], list[list[Any]], Any]:
-    raw = {t: part("peak", "equal", "rates", t) for t in sorted({"1", str(torch.get_num_threads())})}
-    rows = [[t, who, r[who] / 1e9, f"{100 * r[who] / r['peak']:.0f} %"] for t, r in raw.items() for who in ("peak", *WHO)]
-    return ["threads", "PGD-20, 512 images in one batch", "10^9 multiply-adds a second", "of the peak"], rows, raw
+    raw = {t: part("peak", "equal", "rates", t)
+           for t in sorted({"1", str(torch.get_num_threads())})}
+    rows = [[t, who, r[who] / 1e9, f"{100 * r[who] / r['peak']:.0f} %"] for t, r in raw.items()
+            for who in ("peak", *WHO)]
+    return ["threads", "PGD-20, 512 images in one batch", "10^9 multiply-adds a second",
+            "of the peak"], rows, raw
 
 
 if __name__ == "__main__":

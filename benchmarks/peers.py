@@ -1,4 +1,5 @@
-"""The same PGD by the usual libraries: one function each, given a model, images, labels and a number of steps."""
+"""The same PGD by the usual libraries: one function each, given a model, images, labels and a
+number of steps."""
 
 from __future__ import annotations
 
@@ -57,9 +58,11 @@ def art_pgd(model: nn.Module, x: Tensor, y: Tensor, steps: int = 20) -> Work:
     from art.estimators.classification import PyTorchClassifier
 
     classifier = PyTorchClassifier(
-        usual_model(model), nn.CrossEntropyLoss(), tuple(x.shape[1:]), 10, clip_values=(0, 1), device_type="cpu")
+        usual_model(model), nn.CrossEntropyLoss(), tuple(x.shape[1:]), 10, clip_values=(0, 1),
+        device_type="cpu")
     attack = ProjectedGradientDescentPyTorch(
-        classifier, eps=EPS, eps_step=STEP, max_iter=steps, num_random_init=1, batch_size=len(x), verbose=False)
+        classifier, eps=EPS, eps_step=STEP, max_iter=steps, num_random_init=1, batch_size=len(x),
+        verbose=False)
     images, labels = x.numpy(), torch.nn.functional.one_hot(y, 10).numpy()
     return lambda: attack.generate(images, labels)
 

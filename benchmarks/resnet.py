@@ -1,6 +1,6 @@
 """What channels last, bfloat16 and the kernel for normalisation and ReLU gain on preact_resnet_s.
-
-Measured are the input gradient (a step of PGD) and the step of training after it, which the kernel does not serve.
+ Measured are the input gradient (a step of PGD) and the step of training after it, which the kernel
+does not serve.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from course_lib.models import Accelerated, build
 
 BATCH, USUAL = 128, "PyTorch's defaults: float32"
 FIRST, LAST = torch.contiguous_format, torch.channels_last
-SIDES = {USUAL: (FIRST, False, False), "channels last": (LAST, False, False), "channels last, kernel": (LAST, False, True),
+SIDES = {USUAL: (FIRST, False, False), "channels last": (LAST, False, False),
+         "channels last, kernel": (LAST, False, True),
          "bfloat16": (FIRST, True, False), "channels last and bfloat16": (LAST, True, False),
          "channels last, bfloat16, kernel: as in PGD(bf16=True)": (LAST, True, True)}
 WORKS = ("input gradient", "step of training")
@@ -52,7 +53,8 @@ def training_step(net: nn.Module, x: Tensor, y: Tensor) -> Work:
     return work
 
 
-def sides(make: Callable[[nn.Module, Tensor, Tensor], Work], x: Tensor, y: Tensor) -> dict[str, Work]:
+def sides(make: Callable[[nn.Module, Tensor, Tensor], Work], x: Tensor, y: Tensor) -> dict[str,
+        Work]:
     """Each side's work, with the kernel or without."""
     works = {side: make(network(side), x, y) for side in SIDES}
     return {side: work if SIDES[side][2] else pytorch_only(work) for side, work in works.items()}
@@ -61,14 +63,17 @@ def sides(make: Callable[[nn.Module, Tensor, Tensor], Work], x: Tensor, y: Tenso
 def times() -> dict[str, dict[str, float]]:
     test = load("cifar10", limit=2000).test
     x, y = test.images(slice(0, BATCH)).contiguous(), test.y[:BATCH].clone()
-    return {kind: compare(sides(make, x, y)) for kind, make in zip(WORKS, (input_gradient, training_step), strict=True)}
+    return {kind: compare(sides(make, x, y)) for kind,
+            make in zip(WORKS, (input_gradient, training_step), strict=True)}
 
 
 def whole() -> tuple[list[str], list[list[Any]], Any]:
     raw = {a: part("resnet", a, "times") for a in ALLOCATORS}
-    rows = [[kind, side, 1e3 * raw["equal"][kind][side] / BATCH, *(raw[a][kind][USUAL] / raw[a][kind][side] for a in ALLOCATORS)]
+    rows = [[kind, side, 1e3 * raw["equal"][kind][side] / BATCH,
+             *(raw[a][kind][USUAL] / raw[a][kind][side] for a in ALLOCATORS)]
             for kind in WORKS for side in SIDES]
-    return ["work", "computed in", "ms an image", "times as fast", "the same, default allocator"], rows, {"seconds": raw}
+    return ["work", "computed in", "ms an image", "times as fast",
+            "the same, default allocator"], rows, {"seconds": raw}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Memory and time of PGD-AT (10 steps, 40,000 images of CIFAR-10's size): measured here, and extrapolated on paper to GPUs.
+"""Memory and time of PGD-AT (10 steps, 40,000 images of CIFAR-10's size): measured here, and
+extrapolated on paper to GPUs.
 
 python -m benchmarks.scaling --docs writes the tables into docs/scaling.md.
 """
@@ -23,10 +24,13 @@ from course_lib.attacks import PGD
 from course_lib.methods import METHODS
 from course_lib.methods.base import Step
 
-BATCHES = {"preact_resnet_s": 32, "preact_resnet18": 8, "wide_resnet28x10": 1}  # images at a time, as this machine can
+# images at a time, as this machine can
+BATCHES = {"preact_resnet_s": 32, "preact_resnet18": 8, "wide_resnet28x10": 1}
 BATCH, STEPS, IMAGES, EPOCHS = 128, 10, 40_000, 110
-PASSES = 2 * STEPS + 3  # forward and backward to the image for each step; then forward, and backward to image and weights
-FLOPS = 40e12  # a second, of one GPU: a quarter of the 156e12 that an A100's data sheet gives for TF32
+# forward and backward to the image for each step; then forward, and backward to image and weights
+PASSES = 2 * STEPS + 3
+# a second, of one GPU: a quarter of the 156e12 that an A100's data sheet gives for TF32
+FLOPS = 40e12
 LINK = 100e9  # bytes a second between GPUs
 TEXT, MARK = Path("docs/scaling.md"), "<!-- tables: python -m benchmarks.scaling --docs -->"
 
@@ -70,14 +74,18 @@ def row(name: str, found: dict[str, float]) -> list[Any]:
     here = IMAGES / found["rate"] / 3600
     one = IMAGES * PASSES * found["flops"] / FLOPS / 3600
     exchange = IMAGES / BATCH * 2 * 4 * found["parameters"] / LINK / 3600
-    size, flops, kept = f"{found['parameters'] / 1e6:.2f}M", f"{found['flops'] / 1e9:.2f}", f"{found['saved'] / 1e6:.1f} MB"
+    size, flops, kept = (f"{found['parameters'] / 1e6:.2f}M", f"{found['flops'] / 1e9:.2f}",
+                         f"{found['saved'] / 1e6:.1f} MB")
     return [name, size, flops, kept, f"{memory / 1e9:.2f} GB", f"{found['rate']:.3g}",
             f"{here:.3g} h", f"{EPOCHS * one:.2g} h", f"{EPOCHS * (one / 8 + exchange):.2g} h"]
 
 
-HEAD = ["network", "parameters", "GFLOP of a forward pass of an image", "kept for the backward pass of an image: measured here",
-        f"memory at a batch of {BATCH}: on paper", "images a second, one core: measured here", f"an epoch of {IMAGES:,} images, one core: "
-        "extrapolated from it", f"{EPOCHS} epochs, one GPU: extrapolated on paper", f"{EPOCHS} epochs, eight GPUs: extrapolated on paper"]
+HEAD = ["network", "parameters", "GFLOP of a forward pass of an image",
+        "kept for the backward pass of an image: measured here",
+        f"memory at a batch of {BATCH}: on paper", "images a second, one core: measured here",
+        f"an epoch of {IMAGES:,} images, one core: "
+        "extrapolated from it", f"{EPOCHS} epochs, one GPU: extrapolated on paper",
+        f"{EPOCHS} epochs, eight GPUs: extrapolated on paper"]
 
 
 def whole() -> tuple[list[str], list[list[Any]], Any]:

@@ -1,9 +1,9 @@
 """What does a store cost while training, and how soon does a training go on?
-
-Overhead: the same training (LeNet-5, PGD-AT, two epochs in about a minute) with a store and a mirror and without, in turns,
-at the default interval. Two numbers: the ratio of the wall times, which whatever else the machine does blurs, and the share of
-the time that the training spent waiting in the store's calls.
-Start-up: a new process finds, verifies and loads the newest checkpoint, read from the disk and not from the kernel's cache.
+ Overhead: the same training (LeNet-5, PGD-AT, two epochs in about a minute) with a store and a
+mirror and without, in turns, at the default interval. Two numbers: the ratio of the wall times,
+which whatever else the machine does blurs, and the share of the time that the training spent
+waiting in the store's calls. Start-up: a new process finds, verifies and loads the newest
+checkpoint, read from the disk and not from the kernel's cache.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def train(images: int, epochs: int, store: Store | None) -> float:
     x = torch.randint(0, 256, (images, 1, 32, 32), dtype=torch.uint8, generator=draw)
     split = Split(x, torch.randint(0, 10, (images,), generator=draw), tuple("abcdefghij"))
     began = time.perf_counter()
-    fit(build("lenet5"), PGDAT(PGD(steps=10)), split, epochs=epochs, optim=Optim(batch=BATCH), seed=0, store=store, progress=False)
+    fit(build("lenet5"), PGDAT(PGD(steps=10)), split, epochs=epochs, optim=Optim(batch=BATCH),
+        seed=0, store=store, progress=False)
     return time.perf_counter() - began
 
 
@@ -75,13 +76,16 @@ def overhead(seconds: str, pairs: str) -> dict[str, Any]:
             shares.append(store.inside / (times[True][-1] - store.inside))
             saves = store.saves
     ratio = statistics.median(times[True]) / statistics.median(times[False]) - 1
-    return {"with": times[True], "without": times[False], "ratio": ratio, "shares": shares, "saves": saves}
+    return {"with": times[True], "without": times[False], "ratio": ratio, "shares": shares,
+            "saves": saves}
 
 
 def large() -> nn.Module:
-    """A stack of convolutions with 11 million parameters and about as many tensors as a ResNet-18."""
+    """A stack of convolutions with 11 million parameters and about as many tensors as a
+    ResNet-18."""
     widths = [64] * 5 + [128] * 4 + [256] * 4 + [512] * 4
-    return nn.Sequential(*[nn.Sequential(nn.Conv2d(a, b, 3, bias=False), nn.BatchNorm2d(b)) for a, b in itertools.pairwise(widths)])
+    return nn.Sequential(*[nn.Sequential(nn.Conv2d(a, b, 3, bias=False), nn.BatchNorm2d(b)) for a,
+                           b in itertools.pairwise(widths)])
 
 
 MODULES = {"LeNet-5": lambda: build("lenet5"), "11M": large}
@@ -99,11 +103,13 @@ def fill(name: str, folder: str) -> dict[str, float]:
         store.open({"model": name}, {})
         for step in range(4):
             began = time.perf_counter()
-            store.save(step, {"model": model.state_dict(), "optim": optimiser.state_dict(), "history": [0.5] * 1000})
+            store.save(step, {"model": model.state_dict(), "optim": optimiser.state_dict(),
+                              "history": [0.5] * 1000})
             times.append(time.perf_counter() - began)
     size = max(path.stat().st_size for path in Path(folder).iterdir())
     forget(folder)
-    return {"parameters": sum(p.numel() for p in model.parameters()), "MB": size / 1e6, "save": statistics.median(times)}
+    return {"parameters": sum(p.numel() for p in model.parameters()), "MB": size / 1e6,
+            "save": statistics.median(times)}
 
 
 def forget(folder: str) -> None:
@@ -145,8 +151,10 @@ def whole() -> tuple[list[str], list[list[Any]], Any]:
             [f"one save of {what}", f"{made['save']:.3f} s", ""],
         ]
     raw["overhead"] = found = part("store_overhead", "equal", "overhead", str(SECONDS), str(PAIRS))
-    what = f"store and mirror, {found['saves']} saves in {statistics.median(found['without']):.0f} s of training"
-    rows.append([f"{what}: share of time inside the store, worst of {PAIRS}", f"{max(found['shares']):.2%}", "<= 1 %"])
+    what = (f"store and mirror, {found['saves']} saves in "
+            f"{statistics.median(found['without']):.0f} s of training")
+    rows.append([f"{what}: share of time inside the store, worst of {PAIRS}",
+                 f"{max(found['shares']):.2%}", "<= 1 %"])
     rows.append([f"{what}: median wall time, relative to none", f"{found['ratio']:+.2%}", ""])
     return ["what", "measured", "target"], rows, raw
 

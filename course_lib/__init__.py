@@ -18,6 +18,7 @@ from course_lib.training import Optim, fit
 from course_lib.zoo import compare, list_models, load_model, load_report
 
 __all__ = [
-    "PGD", "RECIPES", "CourseError", "Optim", "Report", "build", "compare", "evaluate", "fit", "list_models", "load", "load_model",
+    "PGD", "RECIPES", "CourseError", "Optim", "Report", "build", "compare", "evaluate", "fit",
+    "list_models", "load", "load_model",
     "load_report", "plots",
 ]

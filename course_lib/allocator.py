@@ -1,7 +1,7 @@
 """Keep memory instead of giving it back after every large tensor.
-
-glibc returns each large block to the kernel and asks for it again: at batch 500 a third of the time and more is spent
-there. The Makefile sets the same through MALLOC_* variables, which are read only when a process starts; this works later.
+ glibc returns each large block to the kernel and asks for it again: at batch 500 a third of the
+time and more is spent there. The Makefile sets the same through MALLOC_* variables, which are read
+only when a process starts; this works later.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ SETTINGS = {MMAP_THRESHOLD: 1 << 30, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 64 << 2
 
 
 def keep_memory() -> bool:
-    """Set glibc's allocator to keep what it has. False, and nothing done, where there is no glibc or the user has set it."""
-    if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_") for name in os.environ):
+    """Set glibc's allocator to keep what it has. False, and nothing done, where there is no glibc
+    or the user has set it."""
+    if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_")
+                                                   for name in os.environ):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -31,7 +33,8 @@ def keep_memory() -> bool:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """A task among several processes takes one thread; with one job this is the caller's own process, so it is put back."""
+    """A task among several processes takes one thread; with one job this is the caller's own
+    process, so it is put back."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -7,13 +7,15 @@
 
 What a save does, and what would be lost without each step:
 
-1. The state becomes bytes, and the bytes a name, `ckpt-<step>-<sha256>`: damage shows, and nothing is ever overwritten.
-2. Temporary file, write, fsync, rename, fsync of the folder: a kill or a power cut leaves the old files or one more, whole.
+1. The state becomes bytes, and the bytes a name, `ckpt-<step>-<sha256>`: damage shows, and nothing
+   is ever overwritten.
+2. Temporary file, write, fsync, rename, fsync of the folder: a kill or a power cut leaves the old
+   files or one more, whole.
 3. The marker, in the same way. Only a checkpoint with a marker counts.
 4. Older ones go, when `keep` newer ones verify.
 5. In the background the mirror gets a copy (see mirror.py). Training never waits for it.
-
-The newest checkpoint is the one of the highest step that verifies, in either place. Clocks play no part.
+ The newest checkpoint is the one of the highest step that verifies, in either place. Clocks play no
+part.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class Store:
         try:
             self.folder.disk.make(self.dir)
         except (OSError, ValueError) as error:
-            raise CourseError(f"No store can be made in {self.dir}: {error}. Choose a folder that you may write to.") from None
+            raise CourseError(f"No store can be made in {self.dir}: {error}. Choose a folder that "
+                              "you may write to.") from None
         self.mirror = None if mirror is None else Mirror(Path(mirror), keep)
         self.lease = Lease(self.dir)
         self._base = (self.dir, None if mirror is None else Path(mirror))
@@ -60,9 +63,11 @@ class Store:
     def open(self, identity: Mapping[str, Plain], environment: Mapping[str, Plain]) -> None:
         """Make sure that this run may go on from what is here, and take the lease.
 
-        CourseError when `identity` differs from the one stored, listing how. A warning when `environment` does.
+        CourseError when `identity` differs from the one stored, listing how. A warning when
+        `environment` does.
         """
-        made_from = {"format": FORMAT, "identity": _flat(identity, "identity"), "environment": _flat(environment, "environment")}
+        made_from = {"format": FORMAT, "identity": _flat(identity, "identity"),
+                     "environment": _flat(environment, "environment")}
         for folder in self._folders():
             self._compare(folder, made_from)
         self._identity = dict(identity)
@@ -73,30 +78,36 @@ class Store:
             if self._record(self.folder) is None:
                 self.folder.write_atomic(RECORD, text)
         except OSError as error:
-            self._warn(f"{self.dir} cannot be written to ({error.strerror or error}): see to it, or nothing will be saved.")
+            self._warn(f"{self.dir} cannot be written to ({error.strerror or error}): see to it, "
+                       "or nothing will be saved.")
         if self.mirror and self._record(self.mirror.folder) is None:
             self.mirror.identity = text
 
     def latest(self) -> tuple[int, dict[str, Any]] | None:
-        """(step, state) of the newest checkpoint that verifies, or None. Says why it skips those that do not."""
-        for _ in range(20):  # a reader without the lease may be overtaken by a writer who prunes: look again
+        """(step, state) of the newest checkpoint that verifies, or None. Says why it skips those
+        that do not."""
+        # a reader without the lease may be overtaken by a writer who prunes: look again
+        for _ in range(20):
             with suppress(Gone):
                 return self._newest(skip_gone=False)
         return self._newest(skip_gone=True)  # or Drive goes on listing a file that is not there
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Save `state`, so that it survives whatever comes after this call. SaveError when that is not possible."""
+        """Save `state`, so that it survives whatever comes after this call. SaveError when that is
+        not possible."""
         whole(step, "step", 0)
         try:
             if self.lease.lost_to:
-                raise OSError(errno.EBUSY, f"{self.lease.lost_to} has taken over this folder; stop one of the two")
+                raise OSError(errno.EBUSY, f"{self.lease.lost_to} has taken over this folder; stop "
+                              "one of the two")
             packed = pack(step, self._identity or {}, state)
             self.folder.write_atomic(str(packed.key), packed.data)
             self.folder.write_atomic(f"{packed.key}.ok", packed.marker)
         except OSError as error:
             self._failed = error.strerror or str(error)
             raise SaveError(
-                f"Step {step} is not saved in {self.dir}: {self._failed}. Earlier checkpoints are as they were. "
+                f"Step {step} is not saved in {self.dir}: {self._failed}. Earlier checkpoints are "
+                "as they were. "
                 "If the disk is full, make space; training may go on meanwhile."
             ) from None
         self._saved, self._failed = step, ""
@@ -105,7 +116,8 @@ class Store:
         self._to_mirror(packed)
 
     def fresh(self) -> Store:
-        """A new, empty store beside this one, dir-2, dir-3 and so on; the mirror alike. This one stays as it is."""
+        """A new, empty store beside this one, dir-2, dir-3 and so on; the mirror alike. This one
+        stays as it is."""
         path, mirror = self._beside()
         store = Store(path, mirror, keep=self.keep)
         store._base = self._base
@@ -114,7 +126,8 @@ class Store:
     def _beside(self) -> tuple[Path, Path | None]:
         here, there = self._base
         for n in range(2, 10_000):
-            path, mirror = here.with_name(f"{here.name}-{n}"), there and there.with_name(f"{there.name}-{n}")
+            path, mirror = here.with_name(f"{here.name}-{n}"), there and there.with_name(
+                f"{there.name}-{n}")
             if _empty(path) and (mirror is None or _empty(mirror, unreachable=True)):
                 return path, mirror
         raise CourseError(f"There are too many stores beside {here}. Delete those you do not need.")
@@ -128,12 +141,15 @@ class Store:
             return "not saved yet"
         if self.mirror is None or self.mirror.written < self._saved:
             return "saved locally"
-        return "saved locally, on Drive" + (", verified" if self.mirror.verified >= self._saved else "")
+        return "saved locally, on Drive" + (", verified" if self.mirror.verified >= self._saved
+                                            else "")
 
     def close(self) -> None:
-        """Wait a little for the mirror, say if it is behind, and give the lease back. `open` works again afterwards."""
+        """Wait a little for the mirror, say if it is behind, and give the lease back. `open` works
+        again afterwards."""
         if self.mirror and not self.mirror.close(self.closing_time):
-            self._warn(f"The newest checkpoint, step {self._saved}, is in {self.dir} but not yet in {self.mirror.folder.path}.")
+            self._warn(f"The newest checkpoint, step {self._saved}, is in {self.dir} but not yet "
+                       f"in {self.mirror.folder.path}.")
         self._pass_on()
         with suppress(OSError):  # the process ends some time, and the lease with it
             self.lease.release()
@@ -177,17 +193,22 @@ class Store:
         there = self._record(folder)
         if there is None:
             return
-        if lines := _differences({**there["identity"], "format": there["format"]}, {**now["identity"], "format": now["format"]}):
+        if lines := _differences({**there["identity"], "format": there["format"]},
+                                 {**now["identity"], "format": now["format"]}):
             name, _ = self._beside()
             raise CourseError(
-                f"The store in {folder.path} was made by another run: {lines}. Put this back as it was to go on with that run; or start "
-                f"beside it with store = store.fresh(), which makes {name}, and from then on name {name}."
+                f"The store in {folder.path} was made by another run: {lines}. Put this back as it "
+                "was to go on with that run; or start "
+                f"beside it with store = store.fresh(), which makes {name}, and from then on name "
+                f"{name}."
             )
         if lines := _differences(there["environment"], now["environment"]):
-            self._warn(f"This run goes on in another environment, {lines}: it will be as good, but bit-identity is not promised.")
+            self._warn(f"This run goes on in another environment, {lines}: it will be as good, but "
+                       "bit-identity is not promised.")
 
     def _record(self, folder: Folder) -> dict[str, Any] | None:
-        """What store.json says; None when there is none. One that is damaged is told and made anew: each checkpoint knows its run."""
+        """What store.json says; None when there is none. One that is damaged is told and made anew:
+        each checkpoint knows its run."""
         try:
             there = parse(folder.disk.read(folder.path / RECORD, MAX_MARKER))
         except FileNotFoundError:
@@ -195,7 +216,8 @@ class Store:
         except OSError as error:
             self._unreadable(folder, error)
             return None
-        if there and "format" in there and all(isinstance(there.get(word), dict) for word in ("identity", "environment")):
+        if there and "format" in there and all(isinstance(there.get(word), dict)
+                                               for word in ("identity", "environment")):
             return there
         self._warn(f"{folder.path / RECORD} is damaged and is made anew.")
         return None
@@ -205,13 +227,15 @@ class Store:
             self.mirror.complain(error)
             self._pass_on()
         else:
-            self._warn(f"{folder.path} cannot be read ({error.strerror or error}): the checkpoints there are not seen.")
+            self._warn(f"{folder.path} cannot be read ({error.strerror or error}): the checkpoints "
+                       "there are not seen.")
 
     def _prune(self) -> None:
         try:
             self.folder.prune(self.keep)
         except OSError as error:
-            self._warn(f"Old checkpoints in {self.dir} cannot be deleted ({error.strerror or error}); they take up space, no more.")
+            self._warn(f"Old checkpoints in {self.dir} cannot be deleted "
+                       f"({error.strerror or error}); they take up space, no more.")
 
     def _to_mirror(self, packed: Packed) -> None:
         if self.mirror:
@@ -232,7 +256,8 @@ class Store:
 def _flat(words: Mapping[str, Plain], what: str) -> dict[str, Plain]:
     for word, value in words.items():
         if not isinstance(word, str) or type(value) not in (str, int, float, bool, type(None)):
-            raise CourseError(f"{what}[{word!r}] is {value!r}; it must be a string or a number, under a string.")
+            raise CourseError(f"{what}[{word!r}] is {value!r}; it must be a string or a number, "
+                              "under a string.")
     return dict(words)
 
 
@@ -241,9 +266,11 @@ def _differences(there: Mapping[str, object], now: Mapping[str, object]) -> str:
     >>> _differences({"rate": 0.1, "data": "ab"}, {"rate": 0.2, "data": "ab", "seed": 1})
     'rate is 0.2, was 0.1; seed is 1, was not given'
     """
-    words = sorted(word for word in {*there, *now} if word not in there or word not in now or there[word] != now[word])
+    words = sorted(word for word in {*there, *now} if word not in there or word not in now
+                   or there[word] != now[word])
     say = {True: "not given", False: ""}
-    return "; ".join(f"{w} is {say[w not in now] or repr(now[w])}, was {say[w not in there] or repr(there[w])}" for w in words)
+    return "; ".join(f"{w} is {say[w not in now] or repr(now[w])}, was "
+                     f"{say[w not in there] or repr(there[w])}" for w in words)
 
 
 def _empty(path: Path, *, unreachable: bool = False) -> bool:

@@ -24,7 +24,8 @@ from course_lib.zoo import load_record, manifest
 
 DRIVE = Path("/content/drive")
 FOLDER = "robust-fairness-course"  # in Drive
-RESULTS = {"colab": "/content/results", "kaggle": "/kaggle/working/results"}  # elsewhere: beside the notebook
+# elsewhere: beside the notebook
+RESULTS = {"colab": "/content/results", "kaggle": "/kaggle/working/results"}
 NAMES = {"colab": "Colab", "kaggle": "Kaggle", "binder": "Binder", "local": "this computer"}
 KEPT = {
     "colab": "When Colab takes the machine away, they go with it: tick SAVE_TO_DRIVE to keep them.",
@@ -32,8 +33,11 @@ KEPT = {
     "binder": "Binder throws them away at the end: download what you want to keep.",
     "local": "They stay there.",
 }
-GPU_PASS = 1.5e-3  # seconds: a forward and backward pass of a small network on a GPU, which mostly waits for its launches. A guess
-LONGEST = 6 * 3600  # seconds of training that a session without a GPU can be expected to live through
+# seconds: a forward and backward pass of a small network on a GPU, which mostly waits for its
+# launches. A guess
+GPU_PASS = 1.5e-3
+# seconds of training that a session without a GPU can be expected to live through
+LONGEST = 6 * 3600
 
 
 @dataclass(frozen=True)
@@ -46,51 +50,64 @@ class Session:
     drive: Path | None = None  # the course's folder in a mounted Drive
 
     def store(self, name: str) -> Store:
-        """The store of a run, such as "exp1/pgd-at": under `results`, with copies in Drive when it is mounted."""
+        """The store of a run, such as "exp1/pgd-at": under `results`, with copies in Drive when it
+        is mounted."""
         parts = PurePosixPath(name).parts
-        if not parts or name.startswith("/") or ".." in parts or "\\" in name or ":" in name or not name.isprintable():
-            raise CourseError(f"A store cannot be called {name!r}; give it a plain name with / in it if you like, such as 'exp1/pgd-at'.")
-        return Store(self.results.joinpath(*parts), None if self.drive is None else self.drive.joinpath(*parts))
+        if not parts or name.startswith(
+                "/") or ".." in parts or "\\" in name or ":" in name or not name.isprintable():
+            raise CourseError(f"A store cannot be called {name!r}; give it a plain name with / in "
+                              "it if you like, such as 'exp1/pgd-at'.")
+        return Store(self.results.joinpath(*parts), None if self.drive is None
+                     else self.drive.joinpath(*parts))
 
     def line(self) -> str:
         """Versions, device and where results go."""
-        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+        device = (torch.cuda.get_device_name(self.device) if self.device.type == "cuda"
+                  else f"CPU, {torch.get_num_threads()} threads")
         versions = f"Python {platform.python_version()}, torch {torch.__version__}"
         keeps = f"and in Drive ({self.drive})." if self.drive else f"only. {KEPT[self.where]}"
         return f"{NAMES[self.where]}: {versions}, {device}. Results go to {self.results} {keeps}"
 
     def how_long(self, *recipes: str, full: bool = False) -> str:
-        """What training the recipes takes, on a CPU and on a GPU; with `full` an error where this machine is too weak for it."""
+        """What training the recipes takes, on a CPU and on a GPU; with `full` an error where this
+        machine is too weak for it."""
         times = {name: _seconds(name) for name in recipes}
         words = "{}: {} on one CPU core (measured), {} on a GPU (an estimate)"
         rows = [words.format(name, _time(cpu), _time(gpu)) for name, (cpu, gpu) in times.items()]
         total = sum(cpu for cpu, _ in times.values())
         if full and self.device.type == "cpu" and total > LONGEST:
-            advice = "In Colab: Runtime, Change runtime type, T4 GPU, then run everything again. " if self.where == "colab" else ""
+            advice = ("In Colab: Runtime, Change runtime type, T4 GPU, then run everything again. "
+                      if self.where == "colab" else "")
             raise CourseError(
-                f"FULL would take about {_time(total)} here, since this runtime has no GPU. {advice}"
+                f"FULL would take about {_time(total)} here, since this runtime has no GPU. "
+                f"{advice}"
                 "Or leave FULL off: the stored results need no training."
             )
         return "\n".join(rows)
 
 
 def _seconds(name: str) -> tuple[float, float]:
-    """Of a stored recipe's training: the median over its seeds as measured, and a guess for a GPU from the number of passes."""
+    """Of a stored recipe's training: the median over its seeds as measured, and a guess for a GPU
+    from the number of passes."""
     records = [load_record(name, seed=int(seed)) for seed in manifest().get(name, {})]
     if not records:
-        raise CourseError(f"Nobody has measured {name}: it is not stored. Train it: python -m course_lib train {name}")
+        raise CourseError(f"Nobody has measured {name}: it is not stored. Train it: python -m "
+                          f"course_lib train {name}")
     made = records[0]["made_from"]
     steps = (made["recipe"]["method"].get("attack") or {}).get("steps", 0)
     batches = made["epochs"] * made["training_examples"] / made["recipe"]["optim"]["batch"]
-    return statistics.median(record["seconds"] for record in records), batches * (steps + 1) * GPU_PASS
+    return statistics.median(record["seconds"]
+                             for record in records), batches * (steps + 1) * GPU_PASS
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.0f} hours"
+    return (f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes" if seconds < 5400
+            else f"{seconds / 3600:.0f} hours")
 
 
 def setup(drive: bool = False) -> Session:
-    """Look around and, where `drive` is asked for, mount Google Drive. Safe to call again; what is missing is a warning."""
+    """Look around and, where `drive` is asked for, mount Google Drive. Safe to call again; what is
+    missing is a warning."""
     keep_memory()
     where = whereabouts()
     results = Path(RESULTS.get(where, "results")).absolute()
@@ -103,13 +120,15 @@ def whereabouts() -> str:
         return "kaggle"
     if "COLAB_RELEASE_TAG" in os.environ or "google.colab" in sys.modules:
         return "colab"
-    return "binder" if "BINDER_SERVICE_HOST" in os.environ or "BINDER_REPO_URL" in os.environ else "local"
+    return ("binder" if "BINDER_SERVICE_HOST" in os.environ or "BINDER_REPO_URL" in os.environ
+            else "local")
 
 
 def _mount(where: str) -> Path | None:
     """The course's folder in Drive, or None and a warning: a course must go on without it."""
     if where != "colab":
-        warnings.warn(f"There is no Google Drive to mount on {NAMES[where]}. Results are saved here only. {KEPT[where]}", stacklevel=3)
+        warnings.warn(f"There is no Google Drive to mount on {NAMES[where]}. Results are saved "
+                      f"here only. {KEPT[where]}", stacklevel=3)
         return None
     try:
         from google.colab import drive
@@ -119,10 +138,12 @@ def _mount(where: str) -> Path | None:
         if home.is_dir():
             return home / FOLDER
         reason = f"{home} is not there"
-    except Exception as error:  # google.colab has its own kinds for a closed window, a refusal, a time-out
+    # google.colab has its own kinds for a closed window, a refusal, a time-out
+    except Exception as error:
         reason = str(error) or type(error).__name__
     warnings.warn(
-        f"Google Drive is not mounted ({reason}). Results are saved on this machine only, and go when it goes. "
+        f"Google Drive is not mounted ({reason}). Results are saved on this machine only, and go "
+        "when it goes. "
         "To try again, run this cell again and allow the access it asks for.",
         stacklevel=3,
     )

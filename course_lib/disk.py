@@ -1,8 +1,8 @@
 """Files that survive a power cut, and folders that hold checkpoints.
-
-A checkpoint is two files. `ckpt-<step>-<sha256>` holds the bytes, and its name says what they must hash to.
-`ckpt-<step>-<sha256>.ok`, the marker, is written when those bytes are safe, and lists the tensors in them.
-A file without a marker was never finished; one whose bytes do not hash to its name is damaged. Neither is loaded.
+ A checkpoint is two files. `ckpt-<step>-<sha256>` holds the bytes, and its name says what they must
+hash to. `ckpt-<step>-<sha256>.ok`, the marker, is written when those bytes are safe, and lists the
+tensors in them. A file without a marker was never finished; one whose bytes do not hash to its name
+is damaged. Neither is loaded.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from course_lib.errors import CourseError
 
 MAX_BYTES = 4 << 30  # the largest checkpoint that is read at all
 MAX_MARKER = 8 << 20
-SPARES = 4  # how many second copies, "name (1)" .., are tried where a name is taken by a damaged file
-NAME = re.compile(r"ckpt-(0|[1-9][0-9]{0,17})-([0-9a-f]{64})(?: \([0-9]{1,3}\))?(\.ok)?(?: \([0-9]{1,3}\))?")
+# how many second copies, "name (1)" .., are tried where a name is taken by a damaged file
+SPARES = 4
+NAME = re.compile(
+    r"ckpt-(0|[1-9][0-9]{0,17})-([0-9a-f]{64})(?: \([0-9]{1,3}\))?(\.ok)?(?: \([0-9]{1,3}\))?")
 
 
 class Damaged(CourseError):
@@ -34,7 +36,8 @@ class Gone(Damaged):
 
 
 class Key(NamedTuple):
-    """What a checkpoint is called. Keys sort by step: the newest is the one with the most steps, whatever the clock says."""
+    """What a checkpoint is called. Keys sort by step: the newest is the one with the most steps,
+    whatever the clock says."""
 
     step: int
     sha: str
@@ -44,10 +47,12 @@ class Key(NamedTuple):
 
 
 class Disk:
-    """The system calls of a save, one a method: tests replace it to fail, lie or stop at any of them."""
+    """The system calls of a save, one a method: tests replace it to fail, lie or stop at any of
+    them."""
 
     def create(self, path: Path) -> int:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0),
+                       0o644)
 
     def write(self, file: int, data: memoryview) -> int:
         return os.write(file, data)
@@ -95,7 +100,8 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.disk = Disk()
-        self.verdicts: dict[Key, bool] = {}  # does it verify? What this process wrote, or has read back
+        # does it verify? What this process wrote, or has read back
+        self.verdicts: dict[Key, bool] = {}
 
     def write_new(self, name: str, data: bytes) -> None:
         """Write a file that must not be there yet, and wait until the disk has it."""
@@ -120,7 +126,8 @@ class Folder:
         self.disk.fsync_folder(self.path)  # without it a power cut can undo the rename
 
     def _forget(self, name: str) -> None:
-        with suppress(OSError):  # nothing was made, or the disk is past helping; the first error says which
+        # nothing was made, or the disk is past helping; the first error says which
+        with suppress(OSError):
             self.disk.remove(self.path / name)
 
     def sweep(self) -> None:
@@ -130,7 +137,8 @@ class Folder:
                 self._forget(name)
 
     def copies(self) -> dict[Key, list[str]]:
-        """The names of the files of each checkpoint here: bytes, markers, and second copies of either."""
+        """The names of the files of each checkpoint here: bytes, markers, and second copies of
+        either."""
         found: dict[Key, list[str]] = {}
         try:
             names = self.disk.names(self.path)
@@ -142,7 +150,8 @@ class Folder:
         return found
 
     def read(self, key: Key) -> tuple[bytes, dict[str, Any]]:
-        """The bytes of a checkpoint, which hash to its name, and its marker. Damaged when there is no such pair."""
+        """The bytes of a checkpoint, which hash to its name, and its marker. Damaged when there is
+        no such pair."""
         names = self.copies().get(key, [])
         markers = [name for name in names if ".ok" in name]
         if not names:
@@ -150,7 +159,8 @@ class Folder:
         if not markers:
             raise Damaged("it has no marker: its save was cut short")
         marker = self._first(markers, lambda name: self._marker(name, key))
-        return self._first([name for name in names if ".ok" not in name], lambda name: self._bytes(name, key)), marker
+        return self._first([name for name in names if ".ok" not in name],
+                           lambda name: self._bytes(name, key)), marker
 
     def _first(self, names: list[str], get: Any) -> Any:
         reason = Damaged("its marker is there, its bytes are not")
@@ -168,7 +178,8 @@ class Folder:
     def _bytes(self, name: str, key: Key) -> bytes:
         data = self.disk.read(self.path / name, MAX_BYTES)
         if len(data) > MAX_BYTES:
-            raise Damaged(f"it has more than {MAX_BYTES:,} bytes, which no checkpoint of the course has")
+            raise Damaged(f"it has more than {MAX_BYTES:,} bytes, which no checkpoint of the "
+                          "course has")
         if hashlib.sha256(data).hexdigest() == key.sha:
             return data
         if not data:
@@ -199,23 +210,27 @@ class Folder:
         return self.verdicts[key]
 
     def prune(self, keep: int, *, truncate: bool = False) -> None:
-        """Delete what is older than the `keep` newest that verify. Drive's bin fills the quota: there, truncate first."""
+        """Delete what is older than the `keep` newest that verify. Drive's bin fills the quota:
+        there, truncate first."""
         kept = 0
         copies = self.copies()
         for key in sorted(copies, reverse=True):
             if kept < keep:
                 kept += self.verifies(key)
                 continue
-            for name in sorted(copies[key], key=lambda name: ".ok" not in name):  # a marker never outlives its bytes
+            # a marker never outlives its bytes
+            for name in sorted(copies[key], key=lambda name: ".ok" not in name):
                 with suppress(FileNotFoundError):  # another writer was quicker
                     if truncate:
                         self.disk.truncate(self.path / name)
                     self.disk.remove(self.path / name)
 
     def write_once(self, name: str, data: bytes) -> None:
-        """Write a file without ever overwriting one, read it back, and raise OSError when it is not what was written.
+        """Write a file without ever overwriting one, read it back, and raise OSError when it is not
+        what was written.
 
-        For a disk where rename proves nothing. A damaged file that has the name stays; the bytes go beside it.
+        For a disk where rename proves nothing. A damaged file that has the name stays; the bytes go
+        beside it.
         """
         stem, dot, end = name.partition(".")
         for i in range(SPARES + 1):

@@ -1,7 +1,7 @@
 """What is in order on this machine and what is not: python -m course_lib doctor
-
-Each check yields findings: what was looked at, its state ("ok", "warn" or "bad"), what was found and what to do about it.
-Only what is bad stops the course: a damaged file, a missing package, a disk that is full.
+ Each check yields findings: what was looked at, its state ("ok", "warn" or "bad"), what was found
+and what to do about it. Only what is bad stops the course: a damaged file, a missing package, a
+disk that is full.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from course_lib.shelf import inside, manifest, models_dir, parse_json, released,
 from course_lib.tables import Table
 
 PYTHON = (3, 11)
-ENOUGH, LITTLE = 1 << 30, 64 << 20  # bytes free: less than the first is a warning, less than the second is bad
+# bytes free: less than the first is a warning, less than the second is bad
+ENOUGH, LITTLE = 1 << 30, 64 << 20
 
 
 @dataclass(frozen=True)
@@ -44,18 +45,21 @@ def examine() -> list[Finding]:
         try:
             found += check()
         except CourseError as e:
-            found.append(Finding(check.__name__.replace("_", " "), "bad", "cannot be checked", str(e)))
+            found.append(Finding(check.__name__.replace("_", " "), "bad", "cannot be checked",
+                                 str(e)))
     return found
 
 
 def table(found: list[Finding]) -> Table:
     bad, warn = (sum(f.state == state for f in found) for state in ("bad", "warn"))
     verdict = f"{bad} bad, {warn} to note" if bad or warn else "All is well."
-    return Table([asdict(f) for f in found], dict.fromkeys(("what", "state", "found", "do"), str), verdict)
+    return Table([asdict(f) for f in found], dict.fromkeys(("what", "state", "found", "do"), str),
+                 verdict)
 
 
 def versions() -> Iterator[Finding]:
-    """Python and the packages against requirements.txt (or, installed, the same list in the package's metadata)."""
+    """Python and the packages against requirements.txt (or, installed, the same list in the
+    package's metadata)."""
     python = platform.python_version()
     if sys.version_info < PYTHON:
         yield Finding("Python", "bad", python, f"Use Python {'.'.join(map(str, PYTHON))} or later.")
@@ -68,7 +72,8 @@ def versions() -> Iterator[Finding]:
             yield Finding(wanted.name, "bad", "not installed", f"pip install '{wanted}'")
             continue
         fits = wanted.specifier.contains(have, prereleases=True)
-        yield Finding(wanted.name, "ok" if fits else "bad", have, "" if fits else f"pip install --upgrade '{wanted}'")
+        yield Finding(wanted.name, "ok" if fits else "bad", have, "" if fits
+                      else f"pip install --upgrade '{wanted}'")
 
 
 def requirements() -> list[Any]:
@@ -76,10 +81,14 @@ def requirements() -> list[Any]:
 
     path = Path(__file__).parent.parent / "requirements.txt"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else metadata.requires("course-lib") or []
-        found = [Requirement(line) for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        lines = path.read_text(
+            encoding="utf-8").splitlines() if path.is_file() else metadata.requires(
+                "course-lib") or []
+        found = [Requirement(line) for line in lines if line.strip()
+                 and not line.lstrip().startswith("#")]
     except (InvalidRequirement, metadata.PackageNotFoundError) as e:
-        raise CourseError(f"What the course needs is not to be read ({e}). Restore requirements.txt, or install the course.") from None
+        raise CourseError(f"What the course needs is not to be read ({e}). Restore "
+                          "requirements.txt, or install the course.") from None
     return [r for r in found if r.marker is None or r.marker.evaluate({"extra": ""})]
 
 
@@ -97,7 +106,8 @@ def embedded_data() -> Iterator[Finding]:
         bad = [name for name, want in hashes.items() if _sha256(folder / Path(name).name) != want]
         what = f"embedded {folder.name}"
         if bad:
-            yield Finding(what, "bad", f"damaged or missing: {', '.join(bad)}", "Reinstall the course (or: git checkout course_lib).")
+            yield Finding(what, "bad", f"damaged or missing: {', '.join(bad)}",
+                          "Reinstall the course (or: git checkout course_lib).")
         else:
             yield Finding(what, "ok", f"{len(hashes)} files, every hash right")
 
@@ -124,11 +134,14 @@ def models() -> Iterator[Finding]:
             bad.append(str(file.get("file")))
     if bad:
         names = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
-        yield Finding("stored models", "bad", f"damaged or missing: {names}", "git checkout serialized_models, or make models.")
+        yield Finding("stored models", "bad", f"damaged or missing: {names}",
+                      "git checkout serialized_models, or make models.")
     else:
-        yield Finding("stored models", "ok", f"{len(files)} files, every hash right" + (f", {absent} not here" if absent else ""))
+        yield Finding("stored models", "ok", f"{len(files)} files, every hash right"
+                      + (f", {absent} not here" if absent else ""))
     if absent:
-        yield Finding("models not bundled", "warn", f"{absent} files", "load_model downloads them; else see serialized_models/README.md.")
+        yield Finding("models not bundled", "warn", f"{absent} files",
+                      "load_model downloads them; else see serialized_models/README.md.")
 
 
 def allocator() -> Iterator[Finding]:
@@ -139,7 +152,8 @@ def allocator() -> Iterator[Finding]:
     elif keep_memory():
         yield Finding("allocator", "ok", "glibc keeps its memory")
     else:
-        yield Finding("allocator", "warn", "gives memory back after each tensor", "Nothing; on Linux with glibc it is faster.")
+        yield Finding("allocator", "warn", "gives memory back after each tensor",
+                      "Nothing; on Linux with glibc it is faster.")
 
 
 def native_kernel() -> Iterator[Finding]:
@@ -148,9 +162,11 @@ def native_kernel() -> Iterator[Finding]:
     if library is not None:
         yield Finding("C++ kernel", "ok", f"serves LeNet-5 ({Path(library._name).stem})")
     elif os.environ.get("COURSE_NATIVE") == "0":
-        yield Finding("C++ kernel", "warn", "turned off by COURSE_NATIVE=0", "Unset it: LeNet-5 is several times faster.")
+        yield Finding("C++ kernel", "warn", "turned off by COURSE_NATIVE=0",
+                      "Unset it: LeNet-5 is several times faster.")
     else:
-        yield Finding("C++ kernel", "warn", _why_none(), "PyTorch does the same, slower; to have it: apt-get install g++.")
+        yield Finding("C++ kernel", "warn", _why_none(),
+                      "PyTorch does the same, slower; to have it: apt-get install g++.")
 
 
 def _why_none() -> str:
@@ -163,7 +179,8 @@ def _why_none() -> str:
 
 def disk() -> Iterator[Finding]:
     """Room and rights where the course writes."""
-    for what, place in (("cache", data.cache_dir()), ("runs", Path("runs").absolute()), ("temporary files", Path(tempfile.gettempdir()))):
+    for what, place in (("cache", data.cache_dir()), ("runs", Path("runs").absolute()),
+                        ("temporary files", Path(tempfile.gettempdir()))):
         yield _writable(what, place)
 
 
@@ -171,9 +188,11 @@ def drive() -> Iterator[Finding]:
     """Google Drive, where it is mounted."""
     home = colab.DRIVE / "MyDrive"
     if home.is_dir():
-        yield _writable("Google Drive", home / colab.FOLDER, touch=False)  # what is deleted there fills the bin
+        # what is deleted there fills the bin
+        yield _writable("Google Drive", home / colab.FOLDER, touch=False)
     elif colab.whereabouts() == "colab":
-        yield Finding("Google Drive", "warn", "not mounted", "Tick SAVE_TO_DRIVE in the set-up cell to keep what you train.")
+        yield Finding("Google Drive", "warn", "not mounted",
+                      "Tick SAVE_TO_DRIVE in the set-up cell to keep what you train.")
 
 
 def _writable(what: str, place: Path, touch: bool = True) -> Finding:
@@ -187,9 +206,12 @@ def _writable(what: str, place: Path, touch: bool = True) -> Finding:
                 f.write(b"x")
         free = shutil.disk_usage(near).free
     except OSError as e:
-        return Finding(what, "bad", f"{place}: {e.strerror or e}", "Choose a folder you may write to, or free some space.")
+        return Finding(what, "bad", f"{place}: {e.strerror or e}",
+                       "Choose a folder you may write to, or free some space.")
     state = "ok" if free >= ENOUGH else "warn" if free >= LITTLE else "bad"
-    return Finding(what, state, f"{place}: {free / 1e9:.1f} GB free", "" if state == "ok" else "Free some space.")
+    return Finding(what, state, f"{place}: {free / 1e9:.1f} GB free", "" if state == "ok"
+                   else "Free some space.")
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (versions, embedded_data, models, allocator, native_kernel, disk, drive)
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (versions, embedded_data, models, allocator,
+                                                       native_kernel, disk, drive)

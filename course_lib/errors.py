@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 
 class CourseError(Exception):
-    """Something a reader can put right. Its text says what was given, what is allowed, what to do."""
+    """Something a reader can put right. Its text says what was given, what is allowed, what to
+    do."""
 
 
 def pick(table: Mapping[str, T], name: object, what: str) -> T:
@@ -28,14 +29,17 @@ def pick(table: Mapping[str, T], name: object, what: str) -> T:
 
 
 def matching(names: Collection[str], patterns: Sequence[str]) -> list[str]:
-    """The names that a pattern such as exp1/pgd-* fits, or that lie under one such as exp1; none where no pattern fits any.
+    """The names that a pattern such as exp1/pgd-* fits, or that lie under one such as exp1; none
+    where no pattern fits any.
 
     >>> matching(["exp1/natural", "exp10/natural"], ["exp1"])
     ['exp1/natural']
     """
-    fits = {p: [n for n in names if fnmatch(n, p) or n.startswith(p.rstrip("/") + "/")] for p in patterns}
+    fits = {p: [n for n in names if fnmatch(n, p) or n.startswith(p.rstrip("/") + "/")]
+            for p in patterns}
     if any(fits.values()) and (bad := [p for p, those in fits.items() if not those]):
-        raise CourseError(f"Nothing is called {', '.join(bad)}, so nothing was done for the others either. There is: {', '.join(names)}.")
+        raise CourseError(f"Nothing is called {', '.join(bad)}, so nothing was done for the others "
+                          f"either. There is: {', '.join(names)}.")
     found = set().union(*fits.values())
     return [n for n in names if n in found]
 

@@ -1,7 +1,7 @@
-"""Stored models through further attacks, batch by batch: killed and called again it goes on, and nothing is done twice.
-
-Every finished batch's verdicts lie under `out`, named by weights, attack, budget, images and number. When a model's
-last batch is done its report joins its record; the weights stay as they are.
+"""Stored models through further attacks, batch by batch: killed and called again it goes on, and
+nothing is done twice.
+ Every finished batch's verdicts lie under `out`, named by weights, attack, budget, images and
+number. When a model's last batch is done its report joins its record; the weights stay as they are.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Case:
 
     def verdicts(self, model: nn.Module, i: int) -> Tensor:
         """What a batch comes to."""
-        return verdicts(model, self.split.take(self.parts()[i]), self.examiner, batch=BATCH, seed=i, progress=False)
+        return verdicts(model, self.split.take(self.parts()[i]), self.examiner, batch=BATCH, seed=i,
+                        progress=False)
 
     def place(self, out: Path) -> Path:
         """A folder of its own for whatever would give other verdicts."""
@@ -76,7 +77,8 @@ class Case:
     def stored(self) -> bool:
         rows = report_rows(load_record(self.name, seed=self.seed, root=self.models), self.name)
         counts = torch.bincount(self.split.y).tolist()
-        return chosen([r for r in rows if r.get("counts") == counts], self.attack, self.eps) is not None
+        return chosen([r for r in rows if r.get("counts") == counts], self.attack,
+                      self.eps) is not None
 
 
 @functools.lru_cache(maxsize=4)
@@ -91,20 +93,27 @@ def _model(name: str, seed: int, weights: str, models: Path) -> nn.Module:
     return load_model(name, seed=seed, root=models).to(device())
 
 
-def examine_stored(patterns: Sequence[str], *, attacks: Sequence[str] = ("pgd20", "cw20", "autoattack"), eps: float = 8 / 255,
-                   per_class: int | None = None, seeds: int | None = None, jobs: int = 2, out: Path | str = "runs",
-                   models: Path | str, data: Path | None = None, progress: bool = True) -> list[dict[str, Any]]:
-    """Put stored models through attacks, `jobs` processes of one thread each; the rows asked for, of every model.
+def examine_stored(patterns: Sequence[str], *,
+                   attacks: Sequence[str] = ("pgd20", "cw20", "autoattack"), eps: float = 8 / 255,
+                   per_class: int | None = None, seeds: int | None = None, jobs: int = 2,
+                   out: Path | str = "runs",
+                   models: Path | str, data: Path | None = None,
+                   progress: bool = True) -> list[dict[str, Any]]:
+    """Put stored models through attacks, `jobs` processes of one thread each; the rows asked for,
+    of every model.
 
-    `patterns` are names such as exp1/* or exp1, `seeds` the first so many. What is stored already is skipped.
+    `patterns` are names such as exp1/* or exp1, `seeds` the first so many. What is stored already
+    is skipped.
     """
     out, models = Path(out).absolute(), Path(models).absolute()
     found = models_that(patterns, seeds, models)
     rows = []
     for attack in attacks:
-        cases = [Case(n, s, attack, named(attack, eps).eps, per_class, entry(n, s, models)["weights"]["sha256"], models, data)
+        cases = [Case(n, s, attack, named(attack, eps).eps, per_class,
+                      entry(n, s, models)["weights"]["sha256"], models, data)
                  for n, s in sorted(found, key=lambda t: t[1])]
-        in_batches([c for c in cases if not c.stored()], attack, out, whole(jobs, "jobs", 1), progress)
+        in_batches([c for c in cases if not c.stored()], attack, out, whole(jobs, "jobs", 1),
+                   progress)
         rows += [_row(c) for c in cases]
     return rows
 
@@ -115,28 +124,37 @@ def models_that(patterns: Sequence[str], seeds: int | None, models: Path) -> lis
     if seeds is not None:
         whole(seeds, "seeds", 1)
     names = matching(stored, patterns)
-    found = [(n, int(s)) for n in names for s in stored[n] if "weights" in stored[n][s] and (seeds is None or int(s) < seeds)]
+    found = [(n, int(s)) for n in names for s in stored[n] if "weights" in stored[n][s]
+             and (seeds is None or int(s) < seeds)]
     if not found:
-        raise CourseError(f"No model whose weights are stored matches {', '.join(patterns)}. There is: {', '.join(stored)}.")
+        raise CourseError(f"No model whose weights are stored matches {', '.join(patterns)}. There "
+                          f"is: {', '.join(stored)}.")
     return found
 
 
 def _row(case: Case) -> dict[str, Any]:
-    rows, counts = load_record(case.name, seed=case.seed, root=case.models)["reports"], torch.bincount(case.split.y).tolist()
-    return {"recipe": case.name, "seed": case.seed, **(chosen([r for r in rows if r["counts"] == counts], case.attack, case.eps) or {})}
+    rows, counts = load_record(case.name, seed=case.seed,
+                               root=case.models)["reports"], torch.bincount(case.split.y).tolist()
+    return {"recipe": case.name, "seed": case.seed,
+            **(chosen([r for r in rows if r["counts"] == counts], case.attack, case.eps) or {})}
 
 
 def in_batches(cases: Sequence[Case], title: str, out: Path, jobs: int, progress: bool, *,
                publish: Callable[[Case, Path], None] | None = None) -> None:
-    """Whatever batch has no verdicts yet, then a report a model (or what `publish` makes) as soon as its last batch is there."""
+    """Whatever batch has no verdicts yet, then a report a model (or what `publish` makes) as soon
+    as its last batch is there."""
     publish = _publish if publish is None else publish
     todo = {c: [i for i in range(len(c.parts())) if read(c, i, out) is None] for c in cases}
-    total, left = (sum(len(part) for c in cases for i, part in enumerate(c.parts()) if full or i in todo[c]) for full in (True, False))
-    calls = [joblib.delayed(examine_batch)(c, i, out) for c, missing in todo.items() for i in missing]
+    total, left = (sum(len(part) for c in cases for i, part in enumerate(c.parts()) if full
+                       or i in todo[c]) for full in (True, False))
+    calls = [joblib.delayed(examine_batch)(c, i, out) for c, missing in todo.items()
+             for i in missing]
     for c in [c for c, missing in todo.items() if not missing]:
         publish(c, out)
-    with tqdm(total=total, initial=total - left, unit="image", desc=title, disable=not progress) as bar:
-        for case, i in joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)(calls):
+    with tqdm(total=total, initial=total - left, unit="image", desc=title,
+              disable=not progress) as bar:
+        for case, i in joblib.Parallel(n_jobs=jobs, return_as="generator_unordered",
+                                       batch_size=1)(calls):
             bar.update(len(case.parts()[i]))
             todo[case].remove(i)
             if not todo[case]:

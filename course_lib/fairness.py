@@ -34,7 +34,8 @@ class Errors:
                 "give one of each for every class."
             )
         if min(self.counts) < 1:
-            raise CourseError(f"Class {self.counts.index(min(self.counts))} holds no image; an error rate needs one at least.")
+            raise CourseError(f"Class {self.counts.index(min(self.counts))} holds no image; an "
+                              "error rate needs one at least.")
         if any(abs(w) > n for w, n in zip(self.wrong, self.counts, strict=True)):
             raise CourseError(f"More wrong images than images: {self.wrong} of {self.counts}.")
 
@@ -69,18 +70,22 @@ class Report:
     classes: tuple[str, ...]
     attack: str = ""
     eps: float = 0.0
-    flips: Errors | None = None  # predictions that the attack changed, right or wrong, where they were counted
+    # predictions that the attack changed, right or wrong, where they were counted
+    flips: Errors | None = None
 
     def __post_init__(self) -> None:
         if not len(self.classes) == len(self.nat.counts) == len(self.rob.counts):
-            raise CourseError(f"{len(self.classes)} class names for {len(self.nat.counts)} and {len(self.rob.counts)} classes of counts.")
+            raise CourseError(f"{len(self.classes)} class names for {len(self.nat.counts)} and "
+                              f"{len(self.rob.counts)} classes of counts.")
         if self.nat.counts != self.rob.counts:
-            raise CourseError(f"Standard and robust errors count different images: {self.nat.counts} and {self.rob.counts}.")
+            raise CourseError("Standard and robust errors count different images: "
+                              f"{self.nat.counts} and {self.rob.counts}.")
 
     @property
     def bnd(self) -> Errors:
         """err_bndy = err_rob - err_nat"""
-        return Errors(tuple(r - n for r, n in zip(self.rob.wrong, self.nat.wrong, strict=True)), self.nat.counts)
+        return Errors(tuple(r - n for r, n in zip(self.rob.wrong, self.nat.wrong, strict=True)),
+                      self.nat.counts)
 
     @property
     def worst_class(self) -> str:
@@ -88,8 +93,11 @@ class Report:
         return self.classes[self.rob.worst_class]
 
     def to_json(self) -> dict[str, Any]:
-        rates = {k: e.by_class.tolist() for k, e in (("nat", self.nat), ("rob", self.rob), ("flips", self.flips)) if e is not None}
-        return {"attack": self.attack, "eps": self.eps, "classes": list(self.classes), "counts": list(self.nat.counts), **rates}
+        rates = {k: e.by_class.tolist() for k,
+                 e in (("nat", self.nat), ("rob", self.rob), ("flips", self.flips))
+                 if e is not None}
+        return {"attack": self.attack, "eps": self.eps, "classes": list(self.classes),
+                "counts": list(self.nat.counts), **rates}
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Report:
@@ -97,12 +105,15 @@ class Report:
             counts = tuple(int(n) for n in row["counts"])
 
             def errors(kind: str) -> Errors:
-                return Errors(tuple(round(e * n) for e, n in zip(row[kind], counts, strict=True)), counts)
+                return Errors(tuple(round(e * n) for e, n in zip(row[kind], counts, strict=True)),
+                              counts)
 
             flips = errors("flips") if "flips" in row else None
-            return cls(errors("nat"), errors("rob"), tuple(str(c) for c in row["classes"]), str(row["attack"]), float(row["eps"]), flips)
+            return cls(errors("nat"), errors("rob"), tuple(str(c) for c in row["classes"]),
+                       str(row["attack"]), float(row["eps"]), flips)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
-            raise CourseError(f"Not a report ({type(e).__name__}: {e}). One needs attack, eps, classes, counts, nat and rob.") from None
+            raise CourseError(f"Not a report ({type(e).__name__}: {e}). One needs attack, eps, "
+                              "classes, counts, nat and rob.") from None
 
 
 def wilson(wrong: int, n: int) -> tuple[float, float]:
@@ -115,11 +126,13 @@ def wilson(wrong: int, n: int) -> tuple[float, float]:
     return max(0.0, (centre - half) / (1 + zz)), min(1.0, (centre + half) / (1 + zz))
 
 
-T95 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)  # Student's 97.5 % point, 1 to 9 degrees
+# Student's 97.5 % point, 1 to 9 degrees
+T95 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
 
 
 def t95(df: int) -> float:
-    """Student's two-sided 95 % point: a table, then Cornish and Fisher's expansion, good to 2e-4 from 10 degrees on."""
+    """Student's two-sided 95 % point: a table, then Cornish and Fisher's expansion, good to 2e-4
+    from 10 degrees on."""
     if df <= len(T95):
         return T95[df - 1]
     z = Z95

@@ -1,8 +1,9 @@
-"""Files that are not bundled: from the course's cache, or from an address in serialized_models/release.json.
-
-A row of release.json says a file's size and where it lies: {"size": bytes, "url": "https://...", "hosts": [where a
-redirect may lead], "drive": Google Drive's id}. The file is kept under its sha256, so that no name from outside ever
-becomes a path; it is written beside its place, and gets there only when size and hash are right.
+"""Files that are not bundled: from the course's cache, or from an address in
+serialized_models/release.json.
+ A row of release.json says a file's size and where it lies: {"size": bytes, "url": "https://...",
+"hosts": [where a redirect may lead], "drive": Google Drive's id}. The file is kept under its
+sha256, so that no name from outside ever becomes a path; it is written beside its place, and gets
+there only when size and hash are right.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ except Exception as e:
 def place(sha256: str) -> Path:
     """Where a file of this hash is kept: the course's cache, models/."""
     if not re.fullmatch("[0-9a-f]{64}", sha256):
-        raise CourseError(f"{sha256!r} is no sha256; it must be 64 digits of 0-9 and a-f. Restore the manifest.")
+        raise CourseError(f"{sha256!r} is no sha256; it must be 64 digits of 0-9 and a-f. Restore "
+                          "the manifest.")
     return cache_dir() / "models" / sha256
 
 
@@ -73,13 +75,15 @@ def fetch(sha256: str, row: Mapping[str, Any], name: str, progress: bool = True)
                     return _received(chunks, sha256, size, name, progress)
             except CourseError as e:
                 failed.append(str(e))
-    raise CourseError(f"{name} cannot be downloaded: {' '.join(failed) or 'no address is known.'} Try again later, or make it again.")
+    raise CourseError(f"{name} cannot be downloaded: {' '.join(failed) or 'no address is known.'} "
+                      "Try again later, or make it again.")
 
 
 def _size(row: Mapping[str, Any], name: str) -> int:
     size = row.get("size")
     if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= LARGEST:
-        raise CourseError(f"release.json gives {name} a size of {size!r}; it must be 1 to {LARGEST:,} bytes. Restore release.json.")
+        raise CourseError(f"release.json gives {name} a size of {size!r}; it must be 1 to "
+                          f"{LARGEST:,} bytes. Restore release.json.")
     return size
 
 
@@ -98,11 +102,13 @@ def _received(chunks: Iterable[bytes], sha256: str, size: int, name: str, progre
             finally:
                 Path(f.name).unlink(missing_ok=True)
     except OSError as e:
-        raise CourseError(f"Cannot keep {name} in {target.parent} ({e.strerror or e}). Free some space, or set COURSE_CACHE.") from None
+        raise CourseError(f"Cannot keep {name} in {target.parent} ({e.strerror or e}). Free some "
+                          "space, or set COURSE_CACHE.") from None
     return raw
 
 
-def _looked_at(chunks: Iterable[bytes], file: IO[bytes], sha256: str, size: int, name: str, progress: bool) -> bytes:
+def _looked_at(chunks: Iterable[bytes], file: IO[bytes], sha256: str, size: int, name: str,
+               progress: bool) -> bytes:
     raw, ends = bytearray(), time.monotonic() + PATIENCE + size / SLOWEST
     with tqdm(total=size, unit="B", unit_scale=True, desc=name, disable=not progress) as bar:
         for chunk in chunks:
@@ -110,7 +116,8 @@ def _looked_at(chunks: Iterable[bytes], file: IO[bytes], sha256: str, size: int,
             if len(raw) > size:
                 raise CourseError(f"More than the {size:,} bytes of {name} came{_page(raw)}.")
             if time.monotonic() > ends:
-                raise CourseError(f"{len(raw):,} of {size:,} bytes came in {PATIENCE + size / SLOWEST:.0f} seconds: too slow.")
+                raise CourseError(f"{len(raw):,} of {size:,} bytes came in "
+                                  f"{PATIENCE + size / SLOWEST:.0f} seconds: too slow.")
             file.write(chunk)
             bar.update(len(chunk))
     if len(raw) < size:
@@ -121,7 +128,8 @@ def _looked_at(chunks: Iterable[bytes], file: IO[bytes], sha256: str, size: int,
 
 
 def _page(raw: bytes | bytearray) -> str:
-    return ", and it is a web page (a quota, a sign-in?)" if raw[:200].lstrip().startswith(b"<") else ""
+    return ", and it is a web page (a quota, a sign-in?)" if raw[:200].lstrip().startswith(
+        b"<") else ""
 
 
 # ------------------------------------------------------------------------------------------------ a plain address
@@ -133,10 +141,12 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def __init__(self, hosts: set[str]) -> None:
         self.hosts = hosts
 
-    def redirect_request(self, req: urllib.request.Request, *words: Any) -> urllib.request.Request | None:
+    def redirect_request(self, req: urllib.request.Request,
+                         *words: Any) -> urllib.request.Request | None:
         old, new = urlsplit(req.full_url), urlsplit(str(words[-1]))
         if new.scheme != old.scheme or new.netloc not in self.hosts | {old.netloc}:
-            raise CourseError(f"{req.full_url} leads elsewhere, to {new.scheme}://{new.netloc}, which release.json does not name.")
+            raise CourseError(f"{req.full_url} leads elsewhere, to {new.scheme}://{new.netloc}, "
+                              "which release.json does not name.")
         return super().redirect_request(req, *words)
 
 
@@ -144,11 +154,14 @@ def _web(row: Mapping[str, Any]) -> Generator[bytes, None, None]:
     """A plain address, a read at a time. Whatever goes wrong on the way is one CourseError."""
     url, hosts = row["url"], row.get("hosts", [])
     try:
-        if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise CourseError(f"{url!r} is no address; it must begin with https:// (or http://). Restore release.json.")
+        if not isinstance(url, str) or urlsplit(url).scheme not in ("http",
+                "https") or not urlsplit(url).hostname:
+            raise CourseError(f"{url!r} is no address; it must begin with https:// (or http://). "
+                              "Restore release.json.")
         if not isinstance(hosts, list) or not all(isinstance(h, str) for h in hosts):
             raise CourseError(f"The hosts {hosts!r} must be a list of names. Restore release.json.")
-        with urllib.request.build_opener(_Redirects(set(hosts))).open(url, timeout=PATIENCE) as answer:
+        with urllib.request.build_opener(_Redirects(set(hosts))).open(url,
+                timeout=PATIENCE) as answer:
             while chunk := answer.read1(CHUNK):
                 yield chunk
     except (OSError, http.client.HTTPException, ValueError) as e:
@@ -163,7 +176,8 @@ def _drive(row: Mapping[str, Any]) -> Generator[bytes, None, None]:
     """What gdown gets from Google Drive."""
     identity = row["drive"]
     if not isinstance(identity, str) or not re.fullmatch(r"[-\w]{10,100}", identity, re.ASCII):
-        raise CourseError(f"{identity!r} is no Google Drive id; it must be 10 to 100 letters, digits, - and _. Restore release.json.")
+        raise CourseError(f"{identity!r} is no Google Drive id; it must be 10 to 100 letters, "
+                          "digits, - and _. Restore release.json.")
     if importlib.util.find_spec("gdown") is None:
         raise CourseError("Google Drive needs gdown, which is not installed: pip install gdown.")
     command = [sys.executable, "-W", "ignore", "-c", GDOWN, DRIVE.format(identity)]

@@ -1,7 +1,7 @@
-"""The models one can look at: those beside the package, and a reader's own runs, finished or in the middle of a training.
-
-A folder of one's own is what `run`, `sweep`, `train` and `session.store` write: stores of checkpoints anywhere below it, and
-manifests with weights and records. Nothing in it is changed.
+"""The models one can look at: those beside the package, and a reader's own runs, finished or in the
+middle of a training.
+ A folder of one's own is what `run`, `sweep`, `train` and `session.store` write: stores of
+checkpoints anywhere below it, and manifests with weights and records. Nothing in it is changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Seen:
 
     label: str
     model: Callable[[], nn.Module]
-    record: Callable[[], Mapping[str, Any]]  # as recipes.run makes it; of a checkpoint, what there is of it
+    # as recipes.run makes it; of a checkpoint, what there is of it
+    record: Callable[[], Mapping[str, Any]]
     test: Callable[[], Split]
     curve: Callable[[], Curve]
 
@@ -56,7 +57,8 @@ def label_of(name: str, seed: int) -> str:
 
 
 def stored(root: Path | None = None, where: str = "") -> dict[str, Seen]:
-    """Every model with weights that a manifest names; `where` is put before the names of a folder of one's own."""
+    """Every model with weights that a manifest names; `where` is put before the names of a folder
+    of one's own."""
     found = {}
     for name, seeds in sorted(manifest(root).items()):
         for seed in sorted(int(s) for s, what in seeds.items() if "weights" in what):
@@ -74,14 +76,16 @@ def _stored(name: str, seed: int, root: Path | None, label: str) -> Seen:
     def curve() -> Curve:
         return load_curve(name, test(), seed=seed, root=root)
 
-    return Seen(label, functools.cache(lambda: load_model(name, seed=seed, root=root)), record, test, functools.cache(curve))
+    return Seen(label, functools.cache(lambda: load_model(name, seed=seed, root=root)), record,
+                test, functools.cache(curve))
 
 
 def from_folder(folder: str | Path) -> dict[str, Seen]:
     """What a reader's own folder holds: manifests of finished models, and stores of checkpoints."""
     base = Path(folder).expanduser()
     if not str(folder).strip() or "\0" in str(folder) or not os.path.isdir(base):
-        raise CourseError(f"There is no folder {str(folder)!r}. Give the one that trainings wrote to, such as results or runs.")
+        raise CourseError(f"There is no folder {str(folder)!r}. Give the one that trainings wrote "
+                          "to, such as results or runs.")
     found: dict[str, Seen] = {}
     for path in _named(base, "manifest.json"):
         if path.parent.resolve() != models_dir().resolve() and path.parent.name != STORED.word:
@@ -89,7 +93,8 @@ def from_folder(folder: str | Path) -> dict[str, Seen]:
     for path in _named(base, RECORD):
         found |= {seen.label: seen for seen in _checkpoint(path.parent, _below(path.parent, base))}
     if not found:
-        raise CourseError(f"{base} holds no model and no checkpoint. Give the folder that trainings wrote to, such as results or runs.")
+        raise CourseError(f"{base} holds no model and no checkpoint. Give the folder that "
+                          "trainings wrote to, such as results or runs.")
     return found
 
 
@@ -97,7 +102,8 @@ def _named(base: Path, name: str) -> list[Path]:
     try:
         return sorted(base.rglob(name))
     except OSError as e:
-        raise CourseError(f"{base} cannot be searched ({e.strerror or e}). Give a folder that you may read.") from None
+        raise CourseError(f"{base} cannot be searched ({e.strerror or e}). Give a folder that you "
+                          "may read.") from None
 
 
 def _below(path: Path, base: Path) -> str:
@@ -120,16 +126,21 @@ def _checkpoint(folder: Path, label: str) -> Iterator[Seen]:
     def record() -> dict[str, Any]:
         step, state = newest()
         done = f"checkpoint: {state.get('epoch')} of {identity().get('epochs')} epochs"
-        made = {"classes": classes(), "epochs": state.get("epoch"), "recipe": {"method": {"name": done}}}
-        return {"recipe": label, "made_from": made, "step": step, "history": state.get("history", []), "reports": []}
+        made = {"classes": classes(), "epochs": state.get("epoch"),
+                "recipe": {"method": {"name": done}}}
+        return {"recipe": label, "made_from": made, "step": step,
+                "history": state.get("history", []), "reports": []}
 
     def curve() -> Curve:
-        raise CourseError(f"No curve of {label} is stored: choose a live attack and press Attack now.")
+        raise CourseError(f"No curve of {label} is stored: choose a live attack and press Attack "
+                          "now.")
 
     def model() -> nn.Module:
-        return _fitted(newest()[1].get("model", {}), str(identity().get("model", "")), len(classes()))
+        return _fitted(newest()[1].get("model", {}), str(identity().get("model", "")),
+                       len(classes()))
 
-    yield Seen(f"{label}: checkpoint", functools.cache(model), functools.cache(record), lambda: images_of(classes()), curve)
+    yield Seen(f"{label}: checkpoint", functools.cache(model), functools.cache(record),
+               lambda: images_of(classes()), curve)
 
 
 def _newest(folder: Path) -> tuple[int, dict[str, Any]]:
@@ -143,39 +154,50 @@ def _newest(folder: Path) -> tuple[int, dict[str, Any]]:
 
 
 def _fitted(weights: Mapping[str, Any], told: str, classes: int) -> nn.Module:
-    """The network that a checkpoint's weights belong to: of the kind its store names, with every shape right."""
+    """The network that a checkpoint's weights belong to: of the kind its store names, with every
+    shape right."""
     kind = told.partition(" ")[0]
     for name in (n for n, make in MODELS.items() if getattr(make, "__name__", n) == kind):
         model = build(name, classes=classes)
-        if {k: v.shape for k, v in model.state_dict().items()} == {k: v.shape for k, v in weights.items()}:
+        if {k: v.shape for k, v in model.state_dict().items()} == {k: v.shape for k,
+                v in weights.items()}:
             if not all(torch.isfinite(v).all() for v in weights.values()):
-                raise CourseError("This checkpoint's weights hold NaN or infinity: the training went wrong. Choose an older run.")
+                raise CourseError("This checkpoint's weights hold NaN or infinity: the training "
+                                  "went wrong. Choose an older run.")
             model.load_state_dict(weights)
             return model.eval()
-    raise CourseError(f"This checkpoint is of {kind or 'an unknown network'}, which fits none of: {', '.join(MODELS)}.")
+    raise CourseError(f"This checkpoint is of {kind or 'an unknown network'}, which fits none of: "
+                      f"{', '.join(MODELS)}.")
 
 
 def images_of(classes: Sequence[str]) -> Split:
     """The embedded test images of these classes."""
-    there = sorted((p.parent.name for p in EMBEDDED.glob("*/contents.json")), reverse=True)  # images, not tables
+    # images, not tables
+    there = sorted((p.parent.name for p in EMBEDDED.glob("*/contents.json")), reverse=True)
     for dataset in there:
         if (split := embedded_images(dataset)).classes == tuple(classes):
             return split
     told = ", ".join(map(str, classes))
-    raise CourseError(f"No embedded images have the classes {told}: of this model the explorer shows scores and training only.")
+    raise CourseError(f"No embedded images have the classes {told}: of this model the explorer "
+                      "shows scores and training only.")
 
 
 COLUMNS: tuple[str, ...] = ("model", "method", "images", "epochs", *TITLES)
 
 
-def table(found: Mapping[str, Seen], *, sort: str = "model", down: bool = False, words: str = "") -> Table:
-    """One row a model with its stored errors, of those whose row holds all the `words`, sorted by a column; what is unknown comes last."""
+def table(found: Mapping[str, Seen], *, sort: str = "model", down: bool = False,
+          words: str = "") -> Table:
+    """One row a model with its stored errors, of those whose row holds all the `words`, sorted by a
+    column; what is unknown comes last."""
     if sort not in COLUMNS:
-        raise CourseError(f"There is no column {sort!r} to sort by. There is: {', '.join(COLUMNS)}.")
+        raise CourseError(
+            f"There is no column {sort!r} to sort by. There is: {', '.join(COLUMNS)}.")
     rows = [_row(seen) for seen in found.values()]
-    rows = [r for r in rows if all(w.casefold() in " ".join(map(str, r.values())).casefold() for w in words.split())]
+    rows = [r for r in rows if all(w.casefold() in " ".join(map(str, r.values())).casefold()
+                                   for w in words.split())]
     known, unknown = [r for r in rows if sort in r], [r for r in rows if sort not in r]
-    rows = sorted(sorted(known, key=lambda r: str(r["model"])), key=lambda r: r[sort], reverse=down) + unknown
+    rows = sorted(sorted(known, key=lambda r: str(r["model"])), key=lambda r: r[sort],
+                  reverse=down) + unknown
     shown = [c for c in COLUMNS if c in ("model", "method") or any(c in r for r in rows)]
     columns: dict[str, Show] = {c: percent if c in TITLES else str for c in shown}
     return Table(rows, columns, f"{CAPTION}; robust: PGD-20. {len(rows)} of {len(found)} models.")
@@ -188,7 +210,8 @@ def _row(seen: Seen) -> dict[str, Any]:
     except CourseError as error:
         return {"model": seen.label, "method": f"cannot be read: {error}"}
     made = record.get("made_from", {})
-    told = {"method": made.get("recipe", {}).get("method", {}).get("name", ""), "images": made.get("training_examples"),
+    told = {"method": made.get("recipe", {}).get("method", {}).get("name", ""),
+            "images": made.get("training_examples"),
             "epochs": made.get("epochs")}
     return {"model": seen.label, **{k: v for k, v in told.items() if v is not None}, **found}
 
@@ -198,7 +221,8 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         raise CourseError("There is no row to write; change what is looked for.")
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(k for r in rows for k in r)), lineterminator="\n")
+    writer = csv.DictWriter(text, list(dict.fromkeys(k for r in rows for k in r)),
+                            lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

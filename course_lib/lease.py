@@ -1,8 +1,8 @@
 """One writer in a folder: a lease with a heartbeat.
-
-The holder writes who it is, and a count that grows every few seconds. On the same machine a holder is dead when its
-process is. On another machine it is dead when its count stands still; clocks are never compared. The lease spares the
-student two runs that write over each other's progress. It is not what keeps files whole: readers need no lease.
+ The holder writes who it is, and a count that grows every few seconds. On the same machine a holder
+is dead when its process is. On another machine it is dead when its count stands still; clocks are
+never compared. The lease spares the student two runs that write over each other's progress. It is
+not what keeps files whole: readers need no lease.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from course_lib.disk import parse
 from course_lib.errors import CourseError
 
 FILE = "lease.json"
-WORDS = {"host": str, "machine": str, "pid": int, "born": str, "since": str, "count": int, "turn": int}
+WORDS = {"host": str, "machine": str, "pid": int, "born": str, "since": str, "count": int,
+         "turn": int}
 
 
 class Lease:
@@ -39,22 +40,26 @@ class Lease:
         self._stop = threading.Event()
 
     def take(self) -> None:
-        """Take it, also over from a dead holder or from this very process. CourseError says who is alive and holds it."""
+        """Take it, also over from a dead holder or from this very process. CourseError says who is
+        alive and holds it."""
         while True:
             held = self._read()
             if held and not _same_process(held) and self._alive(held):
                 raise CourseError(
-                    f"{self.path.parent} is being written by {_who(held)}. Stop that run, or restart its kernel, and run this again; "
+                    f"{self.path.parent} is being written by {_who(held)}. Stop that run, or "
+                    "restart its kernel, and run this again; "
                     "or go on in an empty store beside it: store.fresh()."
                 )
             with self._guard():
                 if self._read() == held:  # nobody was quicker
-                    self._me = {**_myself(), "since": time.strftime("%Y-%m-%d %H:%M:%S"), "count": 0, "turn": next(self._turns)}
+                    self._me = {**_myself(), "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+                                "count": 0, "turn": next(self._turns)}
                     self._write()
                     break
         self.release(keep_file=True)
         self.lost_to, self._stop = None, threading.Event()
-        threading.Thread(target=self._heartbeat, args=(self._stop,), name="lease", daemon=True).start()
+        threading.Thread(target=self._heartbeat, args=(self._stop,), name="lease",
+                         daemon=True).start()
 
     def release(self, *, keep_file: bool = False) -> None:
         """Give it back. What another has taken meanwhile is theirs."""
@@ -73,7 +78,8 @@ class Lease:
                     held = self._read()
                     if held and not _same_process(held):
                         self.lost_to = _who(held)
-                    if stop.is_set() or (held and (self.lost_to or held["turn"] != self._me["turn"])):
+                    if stop.is_set() or (held and (self.lost_to
+                                                   or held["turn"] != self._me["turn"])):
                         return
                     self._me["count"] += 1
                     self._write()
@@ -99,7 +105,8 @@ class Lease:
             held = parse(self.path.read_bytes())
         except FileNotFoundError:
             return None
-        return held if held and all(type(held.get(word)) is kind for word, kind in WORDS.items()) else None
+        return held if held and all(type(held.get(word)) is kind for word,
+                                    kind in WORDS.items()) else None
 
     def _write(self) -> None:
         spare = self.path.with_name(f".lease-{os.getpid()}-{self._me['turn']}")
@@ -108,7 +115,8 @@ class Lease:
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        """Only one process at a time between reading and writing the lease, where the file system can do that."""
+        """Only one process at a time between reading and writing the lease, where the file system
+        can do that."""
         file = os.open(self.path.with_name(".lease-guard"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             try:
@@ -127,7 +135,8 @@ def _who(held: dict[str, Any]) -> str:
 
 
 def _myself() -> dict[str, Any]:
-    return {"host": platform.node(), "machine": _machine(), "pid": os.getpid(), "born": _born(os.getpid()) or ""}
+    return {"host": platform.node(), "machine": _machine(), "pid": os.getpid(),
+            "born": _born(os.getpid()) or ""}
 
 
 def _same_process(held: dict[str, Any]) -> bool:
@@ -135,15 +144,18 @@ def _same_process(held: dict[str, Any]) -> bool:
 
 
 def _machine() -> str:
-    """This machine since it started, and the container in it: where process numbers mean what they mean here."""
+    """This machine since it started, and the container in it: where process numbers mean what they
+    mean here."""
     words = [platform.node()]
     with suppress(OSError):  # not Linux: the name has to do
-        words += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
+        words += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+                  os.readlink("/proc/self/ns/pid")]
     return "/".join(words)
 
 
 def _born(pid: int) -> str | None:
-    """When a process of this machine began, as the kernel counts; "" where that is not told, None when it is dead."""
+    """When a process of this machine began, as the kernel counts; "" where that is not told, None
+    when it is dead."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if words[0] in "ZX" else words[19]  # a zombie holds nothing

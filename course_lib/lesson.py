@@ -1,7 +1,8 @@
-"""Exercises that check themselves, offline: lesson.check("00.step", my_answer) and lesson.hint("00.step").
-
-An answer, a function or a plain value, is tried on an exercise's cases beside the right one and the known wrong ones; if it
-agrees with one of those on every case it gets that one's remark. The exercises are in course_lib/exercises/, one file a notebook.
+"""Exercises that check themselves, offline: lesson.check("00.step", my_answer) and
+lesson.hint("00.step").
+ An answer, a function or a plain value, is tried on an exercise's cases beside the right one and
+the known wrong ones; if it agrees with one of those on every case it gets that one's remark. The
+exercises are in course_lib/exercises/, one file a notebook.
 """
 
 from __future__ import annotations
@@ -55,26 +56,30 @@ def check(name: str, answer: Any) -> Verdict:
     cases = task.cases()
     given, wanted = ([_result(a, case) for case in cases] for a in (answer, task.solution))
     if all(v is None or v is ... for v in given):
-        return Verdict(False, f"Nothing here yet. Write your answer in place of the dots and return it. lesson.hint({name!r}) helps.")
+        return Verdict(False, "Nothing here yet. Write your answer in place of the dots and "
+                       f"return it. lesson.hint({name!r}) helps.")
     if _agree(given, wanted, task.tolerance):
         return Verdict(True, f"✓ Right. {task.praise}".strip())
     for remark, wrong in task.mistakes.items():
         if _agree(given, [_result(wrong, case) for case in cases], task.tolerance):
             return Verdict(False, f"✗ Not quite. {remark}")
-    return Verdict(False, f"✗ Not yet. {_difference(given, wanted, task.tolerance)} lesson.hint({name!r}) helps.")
+    return Verdict(False, f"✗ Not yet. {_difference(given, wanted, task.tolerance)} "
+                   f"lesson.hint({name!r}) helps.")
 
 
 def hint(name: str, n: int = 1) -> Verdict:
     """The n-th hint, each a little plainer than the one before."""
     hints = pick(exercises(), name, "exercise").hints
     if whole(n, "the number of the hint", 1) > len(hints):
-        raise CourseError(f"{name} has {len(hints)} hints; ask for lesson.hint({name!r}, {len(hints)}), or open the solution.")
+        raise CourseError(f"{name} has {len(hints)} hints; ask for lesson.hint({name!r}, "
+                          f"{len(hints)}), or open the solution.")
     more = f" (There is one more: lesson.hint({name!r}, {n + 1}).)" if n < len(hints) else ""
     return Verdict(False, f"Hint {n}: {hints[n - 1]}{more}")
 
 
 def _result(answer: Any, case: tuple[Any, ...]) -> Any:
-    """What the answer says to a case. It gets copies, so that changing its arguments in place harms nobody."""
+    """What the answer says to a case. It gets copies, so that changing its arguments in place harms
+    nobody."""
     try:
         return answer(*copy.deepcopy(case)) if callable(answer) else answer
     except Exception as error:
@@ -91,7 +96,8 @@ def _same(given: Any, wanted: Any, tolerance: float) -> bool:
     if isinstance(wanted, str):
         return isinstance(given, str) and given.strip().casefold() == wanted.casefold()
     g, w = _numbers(given), _numbers(wanted)
-    return g is not None and w is not None and g.shape == w.shape and np.allclose(g, w, rtol=tolerance, atol=tolerance)
+    return g is not None and w is not None and g.shape == w.shape and np.allclose(g, w,
+        rtol=tolerance, atol=tolerance)
 
 
 def _numbers(value: Any) -> np.ndarray | None:
@@ -108,12 +114,14 @@ def _difference(given: Sequence[Any], wanted: Sequence[Any], tolerance: float) -
         return f"Your code stopped with {type(g).__name__}: {g}."
     numbers, right = _numbers(g), _numbers(w)
     if isinstance(w, str) or numbers is None or right is None:
-        return f"The answer is to be {'a word' if isinstance(w, str) else 'made of numbers'}; {g!r} is not the one looked for."
+        return (f"The answer is to be {'a word' if isinstance(w, str) else 'made of numbers'}; "
+                f"{g!r} is not the one looked for.")
     if numbers.shape != right.shape:
         return f"The result has shape {numbers.shape}; it should have {right.shape}."
     if np.isnan(numbers).any():
         return "The result holds NaN: is something divided by nothing?"
     if np.allclose(numbers, 100 * right, rtol=tolerance, atol=tolerance):
         return "This is 100 times too large: a percentage, where a fraction was asked for."
-    size = "a little" if np.abs(numbers - right).max() < 0.1 * max(1e-9, np.abs(right).max()) else "clearly"
+    size = "a little" if np.abs(numbers - right).max() < 0.1 * max(1e-9,
+        np.abs(right).max()) else "clearly"
     return f"The numbers are {size} off."

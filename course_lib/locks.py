@@ -24,4 +24,5 @@ def locked(root: Path) -> Iterator[None]:
 
 
 def cannot_write(path: Path, e: OSError) -> CourseError:
-    return CourseError(f"Cannot write {path} ({e.strerror or e}). Free some space or choose a folder you may write to.")
+    return CourseError(f"Cannot write {path} ({e.strerror or e}). Free some space or choose a "
+                       "folder you may write to.")

@@ -1,9 +1,9 @@
 """The second place of a store: slower, larger, and not to be believed. In Colab it is Google Drive.
-
-There a write lands on this machine first and reaches Drive later; a rename proves nothing; a name can be there twice; a
-deleted file fills the quota from the bin; and at any moment the whole of it can be full, unreachable or gone. So one
-thread beside the training copies the newest checkpoint there, never overwriting a file, reads it back, writes the marker
-only then, and deletes older ones only after that. What fails is told once a cause, and tried again later.
+ There a write lands on this machine first and reaches Drive later; a rename proves nothing; a name
+can be there twice; a deleted file fills the quota from the bin; and at any moment the whole of it
+can be full, unreachable or gone. So one thread beside the training copies the newest checkpoint
+there, never overwriting a file, reads it back, writes the marker only then, and deletes older ones
+only after that. What fails is told once a cause, and tried again later.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ class Mirror:
         self.folder = Folder(path)
         self.keep = keep
         self.identity = b""  # the text of store.json, written before the first checkpoint
-        self.written = self.verified = -1  # the newest step that is there; that was read back, marker and all
-        self.anchor = next(parent for parent in path.absolute().parents if _device(parent) is not None)
+        # the newest step that is there; that was read back, marker and all
+        self.written = self.verified = -1
+        self.anchor = next(parent for parent in path.absolute().parents
+                           if _device(parent) is not None)
         self._device = _device(self.anchor)
         self._next: Packed | None = None
         self._closing = False
@@ -38,7 +40,8 @@ class Mirror:
         self._news: list[str] = []
 
     def offer(self, packed: Packed) -> None:
-        """Copy this one when there is time. One that still waits is dropped: only the newest counts. Returns at once."""
+        """Copy this one when there is time. One that still waits is dropped: only the newest
+        counts. Returns at once."""
         with self._change:
             self._next, self._closing = packed, False
             self._change.notify_all()
@@ -47,13 +50,15 @@ class Mirror:
                 self._thread.start()
 
     def news(self) -> list[str]:
-        """What went wrong since the last call, each cause once. Told by the training's thread, where warnings belong."""
+        """What went wrong since the last call, each cause once. Told by the training's thread,
+        where warnings belong."""
         with self._change:
             news, self._news = self._news, []
         return news
 
     def close(self, seconds: float) -> bool:
-        """Wait for the copy under way, try a failed one again; False when it is still not there after `seconds`."""
+        """Wait for the copy under way, try a failed one again; False when it is still not there
+        after `seconds`."""
         with self._change:
             self._closing = True
             self._change.notify_all()
@@ -68,8 +73,10 @@ class Mirror:
             if cause not in self._told:
                 self._told.add(cause)
                 self._news.append(
-                    f"The copy in {self.folder.path} fails ({said}): checkpoints there are not seen, new ones wait. Training goes on "
-                    "and saves locally, and tries again at each save. If this does not end, look whether Drive is connected and has space."
+                    f"The copy in {self.folder.path} fails ({said}): checkpoints there are not "
+                    "seen, new ones wait. Training goes on "
+                    "and saves locally, and tries again at each save. If this does not end, look "
+                    "whether Drive is connected and has space."
                 )
 
     def _work(self) -> None:
@@ -77,13 +84,15 @@ class Mirror:
         while (packed := self._take(last_tries >= 2)) is not None:
             try:
                 self.copy(packed)
-            except Exception as error:  # whatever it is, it must not end the thread, nor the training
+            # whatever it is, it must not end the thread, nor the training
+            except Exception as error:
                 last_tries += self._closing
                 self.complain(error)
                 self._put_back(packed)
 
     def _take(self, enough: bool) -> Packed | None:
-        """The next one to copy; None, and the thread is over, when there is none, or the store closes and it was tried enough."""
+        """The next one to copy; None, and the thread is over, when there is none, or the store
+        closes and it was tried enough."""
         with self._change:
             if self._next is None or (enough and self._closing):
                 self._thread = None  # under the same lock as offer: no offer is ever lost
@@ -113,7 +122,8 @@ class Mirror:
         self.folder.prune(self.keep, truncate=True)
 
     def reach(self) -> None:
-        """Make the folder, but only where the disk it belongs on is still there: an unmounted Drive is an empty local folder."""
+        """Make the folder, but only where the disk it belongs on is still there: an unmounted Drive
+        is an empty local folder."""
         if _device(self.anchor) != self._device:
             raise OSError(errno.ENOTCONN, f"{self.anchor} is not there any more")
         self.folder.disk.make(self.folder.path)

@@ -1,8 +1,8 @@
 """A training state to bytes and back, trusting nothing that the bytes say.
-
-The bytes are torch.save's. What reads them has been handed the right bytes (their sha256 matched), so what is left to
-fear is a file that was made wrongly, or on purpose: a header of 200,000 entries, a tensor of four bytes that claims a
-terabyte, a storage that is declared longer than its record (torch.load would read past its end), weights that are NaN.
+ The bytes are torch.save's. What reads them has been handed the right bytes (their sha256 matched),
+so what is left to fear is a file that was made wrongly, or on purpose: a header of 200,000 entries,
+a tensor of four bytes that claims a terabyte, a storage that is declared longer than its record
+(torch.load would read past its end), weights that are NaN.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ FORMAT = 1
 MAX_RECORDS = 20_000  # tensors in a checkpoint; the largest network of the course has some hundreds
 MAX_HEADER = 2 << 20  # everything but the tensors' values: 200,000 numbers of a history fit
 MAX_DEPTH = 50
-ATOMS = ("BINUNICODE", "GLOBAL", "BININT", "BININT1", "BININT2", "LONG1")  # the opcodes of a storage's five words
-ITEM_SIZES = {"Byte": 1, "Char": 1, "Bool": 1, "Untyped": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4}
+# the opcodes of a storage's five words
+ATOMS = ("BINUNICODE", "GLOBAL", "BININT", "BININT1", "BININT2", "LONG1")
+ITEM_SIZES = {"Byte": 1, "Char": 1, "Bool": 1, "Untyped": 1, "Short": 2, "Half": 2, "BFloat16": 2,
+              "Int": 4, "Float": 4}
 ITEM_SIZES |= {"Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16}
 PLAIN = (int, float, str, type(None))  # and bool, which is an int
 
 
 class SaveError(CourseError, OSError):
-    """A checkpoint could not be saved. The ones before it are as they were, and training may go on."""
+    """A checkpoint could not be saved. The ones before it are as they were, and training may go
+    on."""
 
 
 class Packed(NamedTuple):
@@ -45,7 +48,8 @@ class Packed(NamedTuple):
 
 
 def pack(step: int, identity: dict[str, Any], state: dict[str, Any]) -> Packed:
-    """Bytes, their name and their marker. CourseError for a state that could not be loaded again, SaveError for a diverged one."""
+    """Bytes, their name and their marker. CourseError for a state that could not be loaded again,
+    SaveError for a diverged one."""
     copy = _snapshot(state)
     if bad := not_finite(copy):
         raise SaveError(f"{bad} is NaN or infinite")
@@ -54,7 +58,8 @@ def pack(step: int, identity: dict[str, Any], state: dict[str, Any]) -> Packed:
     data = file.getvalue()
     if (extra := len(data) - sum(tensor.nbytes for _, tensor in _tensors(copy))) > MAX_HEADER:
         raise CourseError(
-            f"Beside its tensors the state takes {extra:,} bytes, and at most {MAX_HEADER:,} are loaded again. "
+            f"Beside its tensors the state takes {extra:,} bytes, and at most {MAX_HEADER:,} are "
+            "loaded again. "
             "Keep long lists of numbers as one tensor each: torch.tensor(the_list)."
         )
     key = Key(step, hashlib.sha256(data).hexdigest())
@@ -63,20 +68,25 @@ def pack(step: int, identity: dict[str, Any], state: dict[str, Any]) -> Packed:
 
 
 def unpack(data: bytes, key: Key, marker: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(identity, state) from bytes whose sha256 has been checked. Damaged, with the reason, for anything odd."""
+    """(identity, state) from bytes whose sha256 has been checked. Damaged, with the reason, for
+    anything odd."""
     _check_zip(data)
     try:
         whole = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
     except Exception as error:  # torch.load raises a dozen kinds on bad bytes
         raise Damaged(f"torch cannot read it ({type(error).__name__})") from None
-    if not isinstance(whole, dict) or not isinstance(whole.get("state"), dict) or not isinstance(whole.get("identity"), dict):
+    if not isinstance(whole, dict) or not isinstance(whole.get("state"),
+                                                     dict) or not isinstance(whole.get("identity"),
+                                                             dict):
         raise Damaged("it holds something else than a training state")
     if (whole.get("format"), whole.get("step")) != (FORMAT, key.step):
-        raise Damaged(f"its name says step {key.step}, inside it says {whole.get('step')!r} (format {whole.get('format')!r})")
+        raise Damaged(f"its name says step {key.step}, inside it says {whole.get('step')!r} "
+                      f"(format {whole.get('format')!r})")
     state = whole["state"]
     for path, tensor in _tensors(state):
         if tensor.untyped_storage().nbytes() != tensor.nbytes:
-            raise Damaged(f"{path} claims {tensor.nbytes:,} bytes and has {tensor.untyped_storage().nbytes():,}")
+            raise Damaged(f"{path} claims {tensor.nbytes:,} bytes and has "
+                          f"{tensor.untyped_storage().nbytes():,}")
     if spec(state) != marker["tensors"]:
         raise Damaged("its tensors are not those its marker lists")
     if bad := not_finite(state):
@@ -94,7 +104,8 @@ def spec(state: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def not_finite(state: dict[str, Any]) -> str | None:
-    """The path of a model weight that is NaN or infinite. Other tensors may be: an unset best loss is infinite."""
+    """The path of a model weight that is NaN or infinite. Other tensors may be: an unset best loss
+    is infinite."""
     for path, tensor in _tensors(state.get("model"), "['model']"):
         if (tensor.is_floating_point() or tensor.is_complex()) and not torch.isfinite(tensor).all():
             return path
@@ -119,9 +130,11 @@ def _leaves(node: object, path: str, depth: int) -> Iterator[tuple[str, object]]
 
 
 def _snapshot(node: Any, path: str = "state", depth: int = 0) -> Any:
-    """A copy of plain values and of CPU tensors that own their memory, so that the training may go on."""
+    """A copy of plain values and of CPU tensors that own their memory, so that the training may go
+    on."""
     if depth > MAX_DEPTH:
-        raise CourseError(f"The state is nested more than {MAX_DEPTH} deep, at {path[:80]}... Does it contain itself?")
+        raise CourseError(f"The state is nested more than {MAX_DEPTH} deep, at {path[:80]}... Does "
+                          "it contain itself?")
     if isinstance(node, Tensor) and node.layout == torch.strided:
         return node.detach().cpu().clone()
     if isinstance(node, dict):
@@ -135,24 +148,30 @@ def _snapshot(node: Any, path: str = "state", depth: int = 0) -> Any:
 
 
 def _check_plain(value: object, path: str) -> object:
-    if type(value) not in (*PLAIN, bool):  # not isinstance: numpy's float64 is a float, and cannot be loaded again
+    # not isinstance: numpy's float64 is a float, and cannot be loaded again
+    if type(value) not in (*PLAIN, bool):
         raise CourseError(
-            f"{path} holds a {type(value).__module__}.{type(value).__name__}; a state holds tensors, numbers, strings, None, "
-            "and dicts, lists and tuples of them. Turn it into one of these, with float(..), .tolist() or torch.from_numpy(..)."
+            f"{path} holds a {type(value).__module__}.{type(value).__name__}; a state holds "
+            "tensors, numbers, strings, None, "
+            "and dicts, lists and tuples of them. Turn it into one of these, with float(..), "
+            ".tolist() or torch.from_numpy(..)."
         )
     return value
 
 
 def _check_zip(data: bytes) -> None:
-    """Look at the directory before torch does: how many records, none compressed, no storage longer than its record."""
-    if data.count(b"PK\x01\x02") > MAX_RECORDS:  # each record's entry begins so: counted before anything is parsed
+    """Look at the directory before torch does: how many records, none compressed, no storage longer
+    than its record."""
+    # each record's entry begins so: counted before anything is parsed
+    if data.count(b"PK\x01\x02") > MAX_RECORDS:
         raise Damaged(f"its header has more than {MAX_RECORDS:,} entries")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             records = {entry.filename: entry for entry in archive.infolist()}
             if len(records) != len(archive.infolist()):
                 raise Damaged("two of its records have one name")
-            if any(e.compress_type or e.compress_size != e.file_size or e.file_size > len(data) for e in records.values()):
+            if any(e.compress_type or e.compress_size != e.file_size or e.file_size > len(data)
+                   for e in records.values()):
                 raise Damaged("its records are compressed, which torch.save never does")
             pickles = [name for name in records if name.endswith("/data.pkl")]
             if len(pickles) != 1 or records[pickles[0]].file_size > MAX_HEADER:
@@ -166,13 +185,16 @@ def _check_zip(data: bytes) -> None:
     for name, size in _declared(header):
         record = records.get(f"{prefix}data/{name}")
         if record is None or record.file_size != size:
-            raise Damaged(f"it declares a storage of {size:,} bytes whose record has {record.file_size if record else 0:,}")
+            raise Damaged(f"it declares a storage of {size:,} bytes whose record has "
+                          f"{record.file_size if record else 0:,}")
 
 
 def _declared(header: bytes) -> list[tuple[object, int]]:
-    """(record, bytes) of every storage the header asks for, read off its opcodes; nothing in it is run.
+    """(record, bytes) of every storage the header asks for, read off its opcodes; nothing in it is
+    run.
 
-    torch.save writes each as MARK 'storage' type record device elements TUPLE BINPERSID, and what is written otherwise is refused.
+    torch.save writes each as MARK 'storage' type record device elements TUPLE BINPERSID, and what
+    is written otherwise is refused.
     """
     found: list[tuple[object, int]] = []
     try:
@@ -203,7 +225,8 @@ def _storages(header: bytes) -> Iterator[tuple[str, object, int]]:
         elif opcode.name == "MARK":
             recent = []
         elif len(recent) < 7:
-            recent.append(memo[arg] if opcode.name in ("BINGET", "LONG_BINGET") else arg if opcode.name in ATOMS else opcode.name)
+            recent.append(memo[arg] if opcode.name in ("BINGET", "LONG_BINGET") else arg
+                          if opcode.name in ATOMS else opcode.name)
 
 
 def _item_size(kind: str) -> int:

@@ -1,7 +1,8 @@
-"""CIFAR-10: from a folder, the course's cache, torchvision's download, or the part that is embedded.
-
-`opened` is what every set of photographs comes through that torchvision reads. Where COURSE_MIRROR is set (an address
-such as https://mirror.example/data), files are looked for under it before their publisher's; torchvision's md5 decide in both cases.
+"""CIFAR-10: from a folder, the course's cache, torchvision's download, or the part that is
+embedded.
+ `opened` is what every set of photographs comes through that torchvision reads. Where COURSE_MIRROR
+is set (an address such as https://mirror.example/data), files are looked for under it before their
+publisher's; torchvision's md5 decide in both cases.
 """
 
 from __future__ import annotations
@@ -32,22 +33,28 @@ Part = tuple[np.ndarray, np.ndarray]  # images uint8 [N, 3, 32, 32], labels int6
 
 
 def cifar10(root: str | os.PathLike[str] | None, limit: int | None, seed: int) -> Dataset:
-    """CIFAR-10. Embedded: 2,000 training and 2,000 test images, stratified; a `limit` up to 2,000 asks for these and no others."""
+    """CIFAR-10. Embedded: 2,000 training and 2,000 test images, stratified; a `limit` up to 2,000
+    asks for these and no others."""
     small = EMBEDDED / "cifar10"
     most, _ = contents(small)
     named = root or os.environ.get("COURSE_DATA")
     if limit is not None and limit <= most and not named:
-        return Dataset("cifar10", CIFAR10, _sheet(small, "test"), lambda: embedded_halves(_sheet(small, "train"), limit, seed, most))
+        return Dataset("cifar10", CIFAR10, _sheet(small, "test"),
+                       lambda: embedded_halves(_sheet(small, "train"), limit, seed, most))
     place = Path(named) if named else cache_dir()
     return Dataset("cifar10", CIFAR10, _whole(place, "test", not named, most),
                    lambda: halves(_whole(place, "train", not named, most), limit, seed))
 
 
 def _whole(place: Path, part: str, download: bool, most: int) -> Split:
-    """All 50,000 or 10,000 images, checked against the hash of the published ones before they are believed."""
-    x, y = _from_npz(place / "cifar10.npz", part) if (place / "cifar10.npz").is_file() else _from_torchvision(place, part, download, most)
+    """All 50,000 or 10,000 images, checked against the hash of the published ones before they are
+    believed."""
+    x, y = _from_npz(place / "cifar10.npz",
+                     part) if (place / "cifar10.npz").is_file() else _from_torchvision(place, part,
+                         download, most)
     if (have := hashlib.sha256(x.tobytes() + y.tobytes()).hexdigest()) != CIFAR10_SHA256[part]:
-        raise CourseError(f"{place}: the {part} part of CIFAR-10 is not the published one (sha256 {have[:12]}…). Fetch it again.")
+        raise CourseError(f"{place}: the {part} part of CIFAR-10 is not the published one (sha256 "
+                          f"{have[:12]}…). Fetch it again.")
     return Split(torch.from_numpy(x), torch.from_numpy(y), CIFAR10)
 
 
@@ -57,38 +64,45 @@ def _from_npz(path: Path, part: str) -> Part:
         with path.open("rb") as f, np.load(f, allow_pickle=False) as z:
             return np.ascontiguousarray(z[f"x_{part}"]), z[f"y_{part}"].astype(np.int64)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as e:
-        raise CourseError(f"{path} is damaged ({type(e).__name__}: {e}). Delete it and fetch it again.") from None
+        raise CourseError(f"{path} is damaged ({type(e).__name__}: {e}). Delete it and fetch it "
+                          "again.") from None
 
 
 def _from_torchvision(place: Path, part: str, download: bool, most: int) -> Part:
     """The folder cifar-10-batches-py."""
     wants = "the folder cifar-10-batches-py there, " + (
-        f"connect to the internet, or ask for at most the {most:,} embedded images: limit={most}" if download else
+        f"connect to the internet, or ask for at most the {most:,} embedded images: limit={most}"
+        if download else
         f"or name no folder; at most {most:,} images are then the embedded ones")
     data = opened("CIFAR10", place, wants, download=download, train=part == "train")
     return np.ascontiguousarray(data.data.transpose(0, 3, 1, 2)), np.asarray(data.targets, np.int64)
 
 
 def opened(name: str, place: Path, wants: str, *, download: bool, **words: Any) -> Any:
-    """torchvision's data set of this name, which checks its files by md5 before it reads them; `wants` says what a user may do.
+    """torchvision's data set of this name, which checks its files by md5 before it reads them;
+    `wants` says what a user may do.
 
     Of several processes that miss it one downloads, and the others read what it brought.
     """
     kind, mirror = getattr(torchvision_datasets(), name), os.environ.get("COURSE_MIRROR")
     failed = []
-    sources = [(kind, False), *([(mirrored(kind, mirror), True)] if download and mirror else []), *([(kind, True)] if download else [])]
+    sources = [(kind, False), *([(mirrored(kind, mirror), True)] if download and mirror else []),
+               *([(kind, True)] if download else [])]
     for source, fetch in sources:
         try:
             with locked(place) if fetch else contextlib.nullcontext():
                 return source(place, download=fetch, **words)
         except ImportError as e:
             needed = str(e.name).partition(".")[0]
-            raise CourseError(f"{name} cannot be read without {needed}: pip install {needed}.") from None
-        except (OSError, RuntimeError, ValueError, KeyError, EOFError, HTTPException, tarfile.TarError, pickle.UnpicklingError) as e:
+            raise CourseError(
+                f"{name} cannot be read without {needed}: pip install {needed}.") from None
+        except (OSError, RuntimeError, ValueError, KeyError, EOFError, HTTPException,
+                tarfile.TarError, pickle.UnpicklingError) as e:
             if fetch == download:
                 failed.append(" ".join(str(e).split()) or type(e).__name__)
     how = "was not downloaded" if download else "nothing is downloaded into a folder that you name"
-    raise CourseError(f"{name} is not whole in {place} and {how} ({'; '.join(failed)}). Put {wants}.")
+    raise CourseError(f"{name} is not whole in {place} and {how} ({'; '.join(failed)}). Put "
+                      f"{wants}.")
 
 
 def mirrored(kind: Any, base: str) -> Any:
@@ -98,12 +112,14 @@ def mirrored(kind: Any, base: str) -> Any:
 
     words: dict[str, Any] = {"url": there(kind.url)} if hasattr(kind, "url") else {}  # CIFAR
     for name in {"split_list", "_ARCHIVES"} & set(dir(kind)):  # SVHN, Imagenette
-        words[name] = {part: (there(url), *rest) for part, (url, *rest) in getattr(kind, name).items()}
+        words[name] = {part: (there(url), *rest) for part,
+                       (url, *rest) in getattr(kind, name).items()}
     return type(kind.__name__, (kind,), words)
 
 
 def _sheet(folder: Path, part: str) -> Split:
-    """An embedded part: one lossless image that holds them all, line by line, and a file of labels."""
+    """An embedded part: one lossless image that holds them all, line by line, and a file of
+    labels."""
     from PIL import Image
 
     raw = {}
@@ -111,9 +127,11 @@ def _sheet(folder: Path, part: str) -> Split:
         try:
             raw[name] = (folder / name).read_bytes()
         except OSError as e:
-            raise CourseError(f"{folder / name} cannot be read ({e.strerror}). Reinstall the course.") from None
+            raise CourseError(f"{folder / name} cannot be read ({e.strerror}). Reinstall the "
+                              "course.") from None
         if (have := hashlib.sha256(raw[name]).hexdigest()) != contents(folder)[1].get(name):
-            raise CourseError(f"{folder / name} is damaged: its sha256 is {have[:12]}…. Reinstall the course.")
+            raise CourseError(f"{folder / name} is damaged: its sha256 is {have[:12]}…. Reinstall "
+                              "the course.")
     with Image.open(folder / f"{part}.webp") as image:
         sheet = np.asarray(image.convert("RGB"))
     labels = np.frombuffer(raw[f"{part}-labels"], np.uint8).astype(np.int64)

@@ -1,10 +1,10 @@
 """The only optimiser loop. What it needs to go on exactly where it was is one dictionary.
-
-Everything random is derived from (seed, epoch, batch): the order of an epoch, the noise of a batch. So a checkpoint
-holds weights, the optimiser's moments, the method's memory, the position and the history, and no generator at all.
-
-Under torchrun (see parallel.py) each process takes its share of every batch, with noise of its own, and after each batch all
-hold the same: the mean gradient, running averages, sums of statistics. So the first one's checkpoint is everybody's.
+ Everything random is derived from (seed, epoch, batch): the order of an epoch, the noise of a
+batch. So a checkpoint holds weights, the optimiser's moments, the method's memory, the position and
+the history, and no generator at all.
+ Under torchrun (see parallel.py) each process takes its share of every batch, with noise of its
+own, and after each batch all hold the same: the mean gradient, running averages, sums of
+statistics. So the first one's checkpoint is everybody's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ FORMAT = 1  # of checkpoints; counts up when their meaning changes
 
 @dataclass(frozen=True)
 class Optim:
-    """The optimiser as data. `drops` holds (epoch, factor): from that epoch on the rate is lr * factor."""
+    """The optimiser as data. `drops` holds (epoch, factor): from that epoch on the rate is lr *
+    factor."""
 
     name: str = "adam"
     lr: float = 1e-3
@@ -47,14 +48,16 @@ class Optim:
     drops: tuple[tuple[int, float], ...] = ()
     momentum: float = 0.0
     weight_decay: float = 0.0
-    augment: str = field(default="", repr=False)  # how each batch is changed before the loss; a name in AUGMENTATIONS
+    # how each batch is changed before the loss; a name in AUGMENTATIONS
+    augment: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         pick(OPTIMISERS, self.name, "optimiser")
         pick(AUGMENTATIONS, self.augment, "augmentation")
         whole(self.batch, "batch size", 1)
         if not 0 < self.lr < math.inf:
-            raise CourseError(f"The learning rate is {self.lr}; it must be a positive number, such as 1e-3.")
+            raise CourseError(f"The learning rate is {self.lr}; it must be a positive number, such "
+                              "as 1e-3.")
         for word, value in (("momentum", self.momentum), ("weight decay", self.weight_decay)):
             if not 0 <= value < 1:
                 raise CourseError(f"The {word} is {value}; it must be a number from 0 to below 1.")
@@ -67,8 +70,10 @@ class Optim:
 
 
 OPTIMISERS: dict[str, Callable[[nn.Module, Optim], torch.optim.Optimizer]] = {
-    "adam": lambda m, o: torch.optim.Adam(m.parameters(), o.lr, weight_decay=o.weight_decay, fused=True),
-    "sgd": lambda m, o: torch.optim.SGD(m.parameters(), o.lr, momentum=o.momentum, weight_decay=o.weight_decay, fused=True),
+    "adam": lambda m, o: torch.optim.Adam(m.parameters(), o.lr, weight_decay=o.weight_decay,
+                                          fused=True),
+    "sgd": lambda m, o: torch.optim.SGD(m.parameters(), o.lr, momentum=o.momentum,
+                                        weight_decay=o.weight_decay, fused=True),
 }
 
 
@@ -101,14 +106,18 @@ class Run:
     seconds: float = 0.0  # of training, whatever the number of sittings
 
 
-def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int, optim: Optim, seed: int,
-        validate: Callable[[nn.Module, Step], Report] | None = None, store: Checkpoints | None = None,
+def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int, optim: Optim,
+        seed: int,
+        validate: Callable[[nn.Module, Step], Report] | None = None,
+        store: Checkpoints | None = None,
         progress: bool = True, save_every: float | None = None) -> Run:
-    """Train `model` in place and return it with its history; with a store, go on where an earlier call was stopped.
+    """Train `model` in place and return it with its history; with a store, go on where an earlier
+    call was stopped.
 
-    `validate(model, at)` is called when the method wants a report; hand it validation data, never test data. It is saved at the end
-    of each epoch, when it is stopped, and every `save_every` seconds: by default a minute, or a hundred times what the last save
-    took, so that saving costs a large network one part in a hundred at most; but ten minutes, if need be at a higher price.
+    `validate(model, at)` is called when the method wants a report; hand it validation data, never
+    test data. It is saved at the end of each epoch, when it is stopped, and every `save_every`
+    seconds: by default a minute, or a hundred times what the last save took, so that saving costs a
+    large network one part in a hundred at most; but ten minutes, if need be at a higher price.
     """
     train = data.train if isinstance(data, Dataset) else data
     if not len(train):
@@ -129,11 +138,14 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
 class _Training:
     """One training as a state machine whose whole state is `state()`."""
 
-    KEPT = ("memory", "stats", "epoch", "batch", "updated", "loss_sum", "seconds", "reports", "history")
+    KEPT = ("memory", "stats", "epoch", "batch", "updated", "loss_sum", "seconds", "reports",
+            "history")
 
-    def __init__(self, model: nn.Module, method: Method, train: Split, epochs: int, optim: Optim, seed: int,
+    def __init__(self, model: nn.Module, method: Method, train: Split, epochs: int, optim: Optim,
+                 seed: int,
                  validate: Callable[[nn.Module, Step], Report] | None) -> None:
-        self.model, self.method, self.train, self.epochs, self.optim = model, method, train, epochs, optim
+        self.model, self.method, self.train, self.epochs, self.optim = (model, method, train,
+            epochs, optim)
         self.seed, self.validate, self.group = seed, validate, parallel.group()
         self.optimiser = optim.make(model)
         self.device = next(model.parameters()).device
@@ -148,15 +160,18 @@ class _Training:
         self.whole = True  # False while a step changes the weights
 
     def at(self, word: str = "batch") -> Step:
-        return Step(self.epoch, self.epochs, self.batch, self.batches, self.generator(word, self.batch), self.stats)
+        return Step(self.epoch, self.epochs, self.batch, self.batches,
+                    self.generator(word, self.batch), self.stats)
 
     def generator(self, word: str, number: int = 0) -> torch.Generator:
         """A generator that depends on nothing but (seed, epoch, what it is for)."""
         name = f"{self.seed}/{self.epoch}/{word}/{number}".encode()
-        return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(name).digest()[:8], "little") >> 1)
+        return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(name).digest()[:8],
+                                                            "little") >> 1)
 
     def rest_of_epoch(self) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """This process's share of each batch of this epoch that has not been trained on, and how large a share it is."""
+        """This process's share of each batch of this epoch that has not been trained on, and how
+        large a share it is."""
         self.model.train()
         done = self.batch
         for i, (x, y) in enumerate(batches(self.train, self.optim.batch, self.generator("order"))):
@@ -166,9 +181,11 @@ class _Training:
                 yield x.to(self.device), y.to(self.device), weight
 
     def update_method(self) -> None:
-        """Give the method its report before the first batch of its period; once, however often we are stopped here."""
+        """Give the method its report before the first batch of its period; once, however often we
+        are stopped here."""
         every = self.method.update_every
-        if every is None or self.updated or self.batch % (self.batches if every == "epoch" else every):
+        if every is None or self.updated or self.batch % (self.batches if every == "epoch"
+                                                          else every):
             return
         at = self.at()
         report = self.report(at)
@@ -184,7 +201,8 @@ class _Training:
         return self.group.from_first(report)
 
     def gradients(self, x: Tensor, y: Tensor, weight: float) -> tuple[float, dict[str, Tensor]]:
-        """The loss and its statistics; the gradients are in the parameters. When it fails, the model's running averages are put back."""
+        """The loss and its statistics; the gradients are in the parameters. When it fails, the
+        model's running averages are put back."""
         before = [b.clone() for b in self.model.buffers()]
         try:
             with self.group.together():
@@ -212,10 +230,13 @@ class _Training:
             )
         return loss, stats
 
-    def exchanged(self, loss: Tensor, stats: dict[str, Tensor], before: list[Tensor], weight: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss, gradients and running averages (what has changed in them) become the means over all processes, statistics the sums."""
+    def exchanged(self, loss: Tensor, stats: dict[str, Tensor], before: list[Tensor],
+                  weight: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss, gradients and running averages (what has changed in them) become the means over all
+        processes, statistics the sums."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        averages = [(now, then) for now, then in zip(self.model.buffers(), before, strict=True) if now.is_floating_point()]
+        averages = [(now, then) for now, then in zip(self.model.buffers(), before, strict=True)
+                    if now.is_floating_point()]
         changes = [now - then for now, then in averages]
         self.group.mean([loss, *gradients, *changes], weight)
         for (now, then), change in zip(averages, changes, strict=True):
@@ -228,7 +249,8 @@ class _Training:
             group["lr"] = self.optim.rate(self.epoch)
         self.optimiser.step()
         for k, v in stats.items():
-            self.stats[k] = self.stats[k].to(v.device) + v.detach() if k in self.stats else v.detach().clone()
+            self.stats[k] = self.stats[k].to(
+                v.device) + v.detach() if k in self.stats else v.detach().clone()
         self.loss_sum += loss
         self.batch, self.updated, self.whole = self.batch + 1, False, True
 
@@ -240,7 +262,8 @@ class _Training:
 
     def summary(self) -> dict[str, Any]:
         memory = {k: v.tolist() for k, v in self.memory.items()}
-        return {"epoch": self.epoch + 1, "loss": self.loss_sum / self.batches, "lr": self.optim.rate(self.epoch),
+        return {"epoch": self.epoch + 1, "loss": self.loss_sum / self.batches,
+                "lr": self.optim.rate(self.epoch),
                 "state": memory, "validation": self.reports}
 
     def position(self) -> int:
@@ -262,23 +285,29 @@ class _Training:
         if self.group.size > 1:
             file = io.BytesIO()
             torch.save(self.state() if self.group.first else None, file)
-            state = torch.load(io.BytesIO(self.group.from_first(file.getvalue())), weights_only=True, map_location="cpu")
+            state = torch.load(io.BytesIO(self.group.from_first(file.getvalue())),
+                               weights_only=True, map_location="cpu")
             self.restore(state)
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to be this training's."""
         shapes = {name: tuple(v.shape) for name, v in self.model.state_dict().items()}
-        optim = repr(self.optim) + self.optim.augment  # repr leaves that out, so that checkpoints from before it are known
-        return {"format": FORMAT, "model": f"{type(self.model).__name__} {shapes}", "method": repr(self.method), "optim": optim,
-                "epochs": self.epochs, "seed": self.seed, "data": self.train.digest(), "classes": ", ".join(self.train.classes),
+        # repr leaves that out, so that checkpoints from before it are known
+        optim = repr(self.optim) + self.optim.augment
+        return {"format": FORMAT, "model": f"{type(self.model).__name__} {shapes}",
+                "method": repr(self.method), "optim": optim,
+                "epochs": self.epochs, "seed": self.seed, "data": self.train.digest(),
+                "classes": ", ".join(self.train.classes),
                 **_processes(self.group.size)}
 
 
 def environment() -> dict[str, Any]:
     """What may differ, but then the last digits may, too."""
     kernel, group = native.library(), parallel.group()
-    return {"torch": str(torch.__version__), "threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability(),
-            "kernel": "PyTorch" if kernel is None else Path(kernel._name).stem, **_processes(group.size),
+    return {"torch": str(torch.__version__), "threads": torch.get_num_threads(),
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "kernel": "PyTorch" if kernel is None else Path(kernel._name).stem,
+            **_processes(group.size),
             **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})}
 
 
@@ -288,24 +317,30 @@ def _processes(number: int) -> dict[str, Any]:
 
 
 class _Keeper:
-    """Saves a training by the clock, at each epoch's end and when it is stopped, and shows how far it is.
+    """Saves a training by the clock, at each epoch's end and when it is stopped, and shows how far
+    it is.
 
-    The first SIGINT or SIGTERM waits for the end of the batch; a second one does not. Among several processes all stop at the
-    end of the same batch, and a second one changes nothing, since torchrun may send it beside Slurm's; the first process saves.
+    The first SIGINT or SIGTERM waits for the end of the batch; a second one does not. Among several
+    processes all stop at the end of the same batch, and a second one changes nothing, since
+    torchrun may send it beside Slurm's; the first process saves.
     """
 
-    def __init__(self, t: _Training, store: Checkpoints | None, every: float | None, progress: bool) -> None:
-        self.t, self.store, self.asked, self.every = t, store if t.group.first else None, every, 60.0 if every is None else every
+    def __init__(self, t: _Training, store: Checkpoints | None, every: float | None,
+                 progress: bool) -> None:
+        self.t, self.store, self.asked, self.every = (t, store if t.group.first else None, every,
+                                                      60.0 if every is None else every)
         self.stop: int | None = None  # the signal that asked us to stop
         self.handlers: dict[int, Any] = {}
         self.wants = [(p, p.requires_grad) for p in t.model.parameters()]
         with t.group.together():
             self.open()
         t.as_the_first()
-        self.saved, self.saved_at = (t.position() if self.store and t.position() else -1), time.monotonic()
+        self.saved, self.saved_at = (t.position() if self.store and t.position()
+                                     else -1), time.monotonic()
         self.began = time.monotonic() - t.seconds
         progress = progress and t.group.first
-        self.bar = tqdm(total=t.epochs * t.batches, initial=t.position(), unit="batch", disable=not progress, desc=t.method.name)
+        self.bar = tqdm(total=t.epochs * t.batches, initial=t.position(), unit="batch",
+                        disable=not progress, desc=t.method.name)
         if progress and (lines := self.where()):
             self.bar.write("; ".join(lines), file=self.bar.fp)  # standard output is for results
 
@@ -326,7 +361,8 @@ class _Keeper:
         left = t.seconds / t.position() * (total - t.position())
         time_left = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
         share = f"{t.position() / total:.0%}, about {time_left} left"
-        return [*saving, f"resuming at epoch {t.epoch + 1}, batch {t.batch} of {t.batches} ({share})"]
+        return [*saving,
+                f"resuming at epoch {t.epoch + 1}, batch {t.batch} of {t.batches} ({share})"]
 
     def tick(self) -> None:
         """After every batch: is it time to save, or to stop?"""
@@ -346,7 +382,9 @@ class _Keeper:
             self.store.save(t.position(), t.state())
             self.saved = t.position()
         except SaveError as e:
-            warnings.warn(f"This checkpoint was not saved; training goes on and will try again. {e}", stacklevel=2)
+            warnings.warn(
+                f"This checkpoint was not saved; training goes on and will try again. {e}",
+                stacklevel=2)
         self.saved_at = time.monotonic()
         if self.asked is None:
             self.every = min(max(60.0, 100 * (self.saved_at - began)), 600.0)
@@ -363,7 +401,8 @@ class _Keeper:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Whatever ended the training, the last whole state is saved and everything borrowed is given back."""
+        """Whatever ended the training, the last whole state is saved and everything borrowed is
+        given back."""
         try:
             if self.t.whole:
                 self.save()

@@ -1,7 +1,7 @@
-"""explore(): every model under your own sliders. The only file that knows ipywidgets, 7.7 or 8; what is shown is made in explorer.py.
-
-Core widgets only, and one picture that is exchanged: nothing piles up, everything can be reached with the keyboard, and a sentence
-stands beside each figure for those who do not see it.
+"""explore(): every model under your own sliders. The only file that knows ipywidgets, 7.7 or 8;
+what is shown is made in explorer.py.
+ Core widgets only, and one picture that is exchanged: nothing piles up, everything can be reached
+with the keyboard, and a sentence stands beside each figure for those who do not see it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ from course_lib.explorer import CELLS, STORED, Explorer, Look, View
 from course_lib.gallery import COLUMNS, as_csv, table
 from course_lib.tables import Table
 
-TITLES = {"errors": "Errors by class", "budgets": "All budgets", "confusion": "Confusion matrix", "cell": "Images of a cell",
-          "image": "One image", "fairness": "Source and target", "scores": "Scores", "history": "Training", "table": "Table"}
+TITLES = {"errors": "Errors by class", "budgets": "All budgets", "confusion": "Confusion matrix",
+          "cell": "Images of a cell",
+          "image": "One image", "fairness": "Source and target", "scores": "Scores",
+          "history": "Training", "table": "Table"}
 WITHOUT_ATTACK = ("scores", "history", "table")
 NONE = "(no second model)"
 WIDE: Any = {"description_width": "initial"}
 
 
-def explore(models: Sequence[str] | None = None, *, folder: str | Path | None = None, out: str | Path = "explorer") -> Panel:
-    """The explorer as a widget: show it as the last line of a cell. Without `models` it holds all that are stored.
+def explore(models: Sequence[str] | None = None, *, folder: str | Path | None = None,
+            out: str | Path = "explorer") -> Panel:
+    """The explorer as a widget: show it as the last line of a cell. Without `models` it holds all
+    that are stored.
 
-    `folder` is one of your own, with finished or checkpointed runs (a field in the panel takes others); tables and figures are
-    saved to `out`.
+    `folder` is one of your own, with finished or checkpointed runs (a field in the panel takes
+    others); tables and figures are saved to `out`.
     """
     return Panel(Explorer(models), list(models or Look.models), folder, Path(out))
 
@@ -42,9 +46,11 @@ def explore(models: Sequence[str] | None = None, *, folder: str | Path | None = 
 class Panel(w.VBox):
     """The controls, the picture and the words of one explorer."""
 
-    def __init__(self, explorer: Explorer, first: Sequence[str], folder: str | Path | None, out: Path) -> None:
+    def __init__(self, explorer: Explorer, first: Sequence[str], folder: str | Path | None,
+                 out: Path) -> None:
         self.explorer, self.out, self.quiet = explorer, out, False
-        self.lock = threading.RLock()  # JupyterLab may hand two controls' messages to two threads of the kernel (subshells)
+        # JupyterLab may hand two controls' messages to two threads of the kernel (subshells)
+        self.lock = threading.RLock()
         self.shown: View | None = None
         self.rows = Table([], {})
         self.picture, self.note, self.saved = w.HTML(), w.HTML(), w.HTML()
@@ -52,8 +58,10 @@ class Panel(w.VBox):
         self._make_cell()
         self._make_table()
         self._make_own("" if folder is None else str(folder))
-        super().__init__([w.HBox([self.one, self.two], layout=FLOW), self.attacked, self.live, self.view,
-                          self.score, self.cell, self.sorting, self.note, self.picture, self.saving, self.own])
+        super().__init__([w.HBox([self.one, self.two], layout=FLOW), self.attacked, self.live,
+                          self.view,
+                          self.score, self.cell, self.sorting, self.note, self.picture, self.saving,
+                          self.own])
         if folder is not None and Path(folder).is_dir():
             self.open_folder()
         self.draw()
@@ -65,32 +73,43 @@ class Panel(w.VBox):
         self.two = _drop("beside", [NONE, *names], first[1] if len(first) > 1 else NONE)
         live = [(f"{name}, attack now", name) for name in ATTACKS]
         self.attack = _drop("Attack", [("PGD-20, precomputed", STORED), *live], STORED)
-        self.eps = w.IntSlider(value=8, min=BUDGETS[0], max=BUDGETS[-1], step=BUDGETS[1] - BUDGETS[0], description="ε (of 255)", style=WIDE)
+        self.eps = w.IntSlider(value=8, min=BUDGETS[0], max=BUDGETS[-1],
+                               step=BUDGETS[1] - BUDGETS[0], description="ε (of 255)", style=WIDE)
         self.attacked = w.HBox([self.attack, self.eps], layout=FLOW)
-        self.per_class = w.BoundedIntText(value=20, min=1, max=1000, description="images a class", style=WIDE, layout={"width": "180px"})
-        self.go = _button("Attack now", self.attack_now, "Run the attack on the first images of each class")
+        self.per_class = w.BoundedIntText(value=20, min=1, max=1000, description="images a class",
+                                          style=WIDE, layout={"width": "180px"})
+        self.go = _button("Attack now", self.attack_now,
+                          "Run the attack on the first images of each class")
         self.progress = w.IntProgress(value=0, max=1, description="", layout={"width": "220px"})
         self.live = w.HBox([self.per_class, self.go, self.progress], layout=FLOW)
-        self.view = w.ToggleButtons(options=[(t, k) for k, t in TITLES.items()], value="errors", style={"button_width": "auto"})
+        self.view = w.ToggleButtons(options=[(t, k) for k, t in TITLES.items()], value="errors",
+                                    style={"button_width": "auto"})
         self.score = _drop("score", [("", "")], "")
-        for control in (self.one, self.two, self.attack, self.eps, self.per_class, self.view, self.score):
+        for control in (self.one, self.two, self.attack, self.eps, self.per_class, self.view,
+                        self.score):
             control.observe(self.draw, names="value")
 
     def _make_cell(self) -> None:
         """Which cell of the confusion matrix, and which image in it."""
-        self.of = w.ToggleButtons(options=[("first model", 0), ("second model", 1)], value=0, style={"button_width": "auto"})
+        self.of = w.ToggleButtons(options=[("first model", 0), ("second model", 1)], value=0,
+                                  style={"button_width": "auto"})
         self.row, self.column = _drop("class", [("", 0)], 0), _drop("taken for", [("", 0)], 0)
-        self.number = w.BoundedIntText(value=1, min=1, max=1, description="image", style=WIDE, layout={"width": "140px"})
-        self.often = _button("Most frequent mistake", self.to_mistake, "Choose the largest cell off the diagonal")
-        self.images = _button("Show the images of this cell", lambda _: self.turn_to("cell"), "Go to the images of this cell")
+        self.number = w.BoundedIntText(value=1, min=1, max=1, description="image", style=WIDE,
+                                       layout={"width": "140px"})
+        self.often = _button("Most frequent mistake", self.to_mistake,
+                             "Choose the largest cell off the diagonal")
+        self.images = _button("Show the images of this cell", lambda _: self.turn_to("cell"),
+                              "Go to the images of this cell")
         self.this = _button("Show this image", lambda _: self.turn_to("image"), "Go to this image")
-        self.cell = w.HBox([self.of, self.row, self.column, self.number, self.often, self.images, self.this], layout=FLOW)
+        self.cell = w.HBox([self.of, self.row, self.column, self.number, self.often, self.images,
+                            self.this], layout=FLOW)
         for control in (self.of, self.row, self.column, self.number):
             control.observe(self.draw, names="value")
 
     def _make_table(self) -> None:
         self.sort = _drop("sorted by", list(COLUMNS), "model")
-        self.down = w.Checkbox(value=False, description="largest first", indent=False, layout={"width": "130px"})
+        self.down = w.Checkbox(value=False, description="largest first", indent=False,
+                               layout={"width": "130px"})
         self.words = w.Text(description="only rows with", placeholder="exp2 frl", style=WIDE)
         self.sorting = w.HBox([self.sort, self.down, self.words], layout=FLOW)
         for control in (self.sort, self.down, self.words):
@@ -98,17 +117,23 @@ class Panel(w.VBox):
 
     def _make_own(self, folder: str) -> None:
         """Saving, and a folder of one's own."""
-        self.to_csv = _button("Save the numbers (CSV)", lambda _: self.save("csv"), "What is shown, as a table")
-        self.to_png = _button("Save the figure (PNG)", lambda _: self.save("png"), "What is shown, as a picture")
+        self.to_csv = _button("Save the numbers (CSV)", lambda _: self.save("csv"),
+                              "What is shown, as a table")
+        self.to_png = _button("Save the figure (PNG)", lambda _: self.save("png"),
+                              "What is shown, as a picture")
         self.saving = w.HBox([self.to_csv, self.to_png, self.saved], layout=FLOW)
-        self.folder = w.Text(value=folder, description="Your own runs, in", placeholder="results", style=WIDE, layout={"width": "420px"})
-        self.opener = _button("Open the folder", self.open_folder, "Put finished and checkpointed runs beside the bundled models")
+        self.folder = w.Text(value=folder, description="Your own runs, in", placeholder="results",
+                             style=WIDE, layout={"width": "420px"})
+        self.opener = _button("Open the folder", self.open_folder,
+                              "Put finished and checkpointed runs beside the bundled models")
         self.own = w.HBox([self.folder, self.opener], layout=FLOW)
 
     def look(self) -> Look:
         """Where the controls stand."""
-        models = (self.one.value,) if self.two.value in (NONE, self.one.value) else (self.one.value, self.two.value)
-        return Look(self.view.value, models, self.attack.value, self.eps.value, min(self.of.value, len(models) - 1), self.row.value,
+        models = (self.one.value,) if self.two.value in (NONE, self.one.value) else (self.one.value,
+            self.two.value)
+        return Look(self.view.value, models, self.attack.value, self.eps.value,
+                    min(self.of.value, len(models) - 1), self.row.value,
                     self.column.value, self.number.value, self.per_class.value, self.score.value)
 
     def turn_to(self, view: str) -> None:
@@ -116,20 +141,24 @@ class Panel(w.VBox):
 
     @contextmanager
     def said(self, drawing: bool = False) -> Iterator[None]:
-        """One thing after the other; what goes wrong is said in a sentence. Where drawing went wrong, there is nothing else to see."""
+        """One thing after the other; what goes wrong is said in a sentence. Where drawing went
+        wrong, there is nothing else to see."""
         with self.lock:
             try:
                 yield
-            except Exception as error:  # a reader's own files hold anything; a panel must not end in a traceback
-                odd = f"This cannot be shown ({type(error).__name__}: {str(error)[:200]}). Choose something else."
+            # a reader's own files hold anything; a panel must not end in a traceback
+            except Exception as error:
+                odd = (f"This cannot be shown ({type(error).__name__}: {str(error)[:200]}). Choose "
+                       "something else.")
                 self.say(str(error) if isinstance(error, CourseError) else odd, wrong=True)
                 if drawing:
                     self.picture.value, self.shown, self.rows = "", None, Table([], {})
 
     def say(self, text: str, wrong: bool = False) -> None:
-        ground = "background: #fdf1ea; border-left: 4px solid #b3470d; padding: 4px 8px;" if wrong else ""
-        self.note.value = f'<div role="status" class="explorer-note" style="max-width: 900px; line-height: 1.4; {ground}">' \
-                          f"{html.escape(text)}</div>"
+        ground = ("background: #fdf1ea; border-left: 4px solid #b3470d; padding: 4px 8px;" if wrong
+                  else "")
+        self.note.value = ('<div role="status" class="explorer-note" style="max-width: 900px; '
+                           f'line-height: 1.4; {ground}">' f"{html.escape(text)}</div>")
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
@@ -155,7 +184,8 @@ class Panel(w.VBox):
         _show(self.sorting, view == "table")
         _show(self.score, view == "scores")
         _show(self.attacked, view not in WITHOUT_ATTACK)
-        _show(self.live, view == "fairness" or (self.attack.value != STORED and view not in WITHOUT_ATTACK))
+        _show(self.live, view == "fairness" or (self.attack.value != STORED
+                                                and view not in WITHOUT_ATTACK))
         for control in (self.row, self.column, self.number, self.often, self.images, self.this):
             _show(control, view in CELLS)
 
@@ -171,7 +201,8 @@ class Panel(w.VBox):
         self.say(view.alt)
 
     def _cell(self, look: Look) -> Look:
-        """Bring the choice of the cell in step with the model's classes: at first its most frequent mistake."""
+        """Bring the choice of the cell in step with the model's classes: at first its most frequent
+        mistake."""
         classes = self.explorer.curve(look.models[look.of], look).classes
         options = tuple((c, i) for i, c in enumerate(classes))
         if self.row.options != options:
@@ -193,28 +224,34 @@ class Panel(w.VBox):
         return self.look()
 
     def _table(self) -> None:
-        found = table(self.explorer.models, sort=self.sort.value, down=self.down.value, words=self.words.value)
+        found = table(self.explorer.models, sort=self.sort.value, down=self.down.value,
+                      words=self.words.value)
         self.shown, self.rows = None, found
-        self.picture.value = f'<div style="overflow-x: auto; max-height: 480px">{found._repr_html_()}</div>'
-        self.say(f"{len(found)} of {len(self.explorer.models)} models, sorted by {self.sort.value}. Errors in percent.")
+        self.picture.value = ('<div style="overflow-x: auto; max-height: '
+                              f'480px">{found._repr_html_()}</div>')
+        self.say(f"{len(found)} of {len(self.explorer.models)} models, sorted by "
+                 f"{self.sort.value}. Errors in percent.")
 
     def attack_now(self, button: object = None) -> None:
         """Run the chosen attack, with progress; nothing else answers meanwhile."""
         with self.said():
             if self.attack.value == STORED:
-                raise CourseError("The precomputed attack needs no running. Choose one that says: attack now.")
+                raise CourseError("The precomputed attack needs no running. Choose one that says: "
+                                  "attack now.")
             self.progress.value = 0
             self.explorer.attack(self.look(), self._tick)
             self.draw()
 
     def _tick(self, done: int, total: int) -> None:
-        self.progress.max, self.progress.value, self.progress.description = total, done, f"{done} of {total}"
+        self.progress.max, self.progress.value, self.progress.description = (total, done,
+            f"{done} of {total}")
 
     def to_mistake(self, button: object = None) -> None:
         with self.said():
             mistake = self.explorer.mistake(self.look())
             with self.quietly():
-                self.row.value, self.column.value, self.number.value = mistake.row, mistake.column, 1
+                self.row.value, self.column.value, self.number.value = (mistake.row, mistake.column,
+                    1)
             self.draw()
 
     def open_folder(self, button: object = None) -> None:
@@ -227,24 +264,29 @@ class Panel(w.VBox):
                 self.one.options, self.two.options = names, [NONE, *names]
                 self.one.value, self.two.value = one, two
             self.draw()
-            self.say(f"{len(new)} of your own are among the models now: {', '.join(new[:5])}{' …' if len(new) > 5 else ''}.")
+            self.say(f"{len(new)} of your own are among the models now: "
+                     f"{', '.join(new[:5])}{' …' if len(new) > 5 else ''}.")
 
     def save(self, kind: str) -> None:
         """Write what is shown to a file, and offer it as a download."""
         with self.said():
             if kind == "png" and self.shown is None:
                 raise CourseError("There is no figure to save here; choose a view that draws one.")
-            raw = self.shown.png(150) if kind == "png" and self.shown else as_csv(self.rows).encode()
+            raw = self.shown.png(150) if kind == "png" and self.shown else as_csv(
+                self.rows).encode()
             name = f"{self.view.value}-{self.eps.value}.{kind}"
             try:
                 self.out.mkdir(parents=True, exist_ok=True)
                 (self.out / name).write_bytes(raw)
             except OSError as error:
                 why = f"{self.out / name} cannot be written ({error.strerror or error})."
-                raise CourseError(f"{why} Give explore(out=...) a folder that you may write to.") from None
-            data, mime = base64.b64encode(raw).decode(), "image/png" if kind == "png" else "text/csv"
+                raise CourseError(
+                    f"{why} Give explore(out=...) a folder that you may write to.") from None
+            data, mime = base64.b64encode(
+                raw).decode(), "image/png" if kind == "png" else "text/csv"
             link = f'<a download="{name}" href="data:{mime};base64,{data}">download it</a>'
-            self.saved.value = f'<span role="status">Saved to {html.escape(str(self.out / name))}; {link}.</span>'
+            self.saved.value = ('<span role="status">Saved to '
+                                f'{html.escape(str(self.out / name))}; {link}.</span>')
 
 
 FLOW: Any = {"flex_flow": "row wrap", "align_items": "center"}
@@ -267,5 +309,5 @@ def _show(control: w.Widget, there: bool) -> None:
 def _picture(view: View) -> str:
     """The figure as an image with its text."""
     data = base64.b64encode(view.png()).decode()
-    return f'<img class="explorer-figure" style="max-width: 100%" alt="{html.escape(view.alt, quote=True)}" ' \
-           f'src="data:image/png;base64,{data}">'
+    return ('<img class="explorer-figure" style="max-width: 100%" '
+            f'alt="{html.escape(view.alt, quote=True)}" ' f'src="data:image/png;base64,{data}">')

@@ -1,4 +1,5 @@
-"""What holds for every test: no network, no data but the embedded, one thread, the same draws each time."""
+"""What holds for every test: no network, no data but the embedded, one thread, the same draws each
+time."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Before anything imports torch, and inherited by every process a test starts, the notebooks' kernels among them.
+# Before anything imports torch, and inherited by every process a test starts, the notebooks'
+# kernels among them.
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["COURSE_CACHE"] = str(Path(__file__).parent.parent / "build" / "test-cache")  # holds what is compiled, never data
+# holds what is compiled, never data
+os.environ["COURSE_CACHE"] = str(Path(__file__).parent.parent / "build" / "test-cache")
 for _name in ("COURSE_DATA", "COURSE_MODELS"):
     os.environ.pop(_name, None)
 os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
@@ -23,7 +26,8 @@ import matplotlib
 import pytest
 
 matplotlib.use("Agg")
-hypothesis.settings.register_profile("course", deadline=None, derandomize=True, database=None, max_examples=40)
+hypothesis.settings.register_profile("course", deadline=None, derandomize=True, database=None,
+                                     max_examples=40)
 hypothesis.settings.load_profile("course")
 
 LOCAL = {"127.0.0.1", "::1", "localhost", "0.0.0.0"}

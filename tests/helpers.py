@@ -29,19 +29,23 @@ THREE = ("cat", "dog", "frog")
 class Linear(nn.Module):
     """f(x) = W vec(x) + b, for which much can be solved by hand."""
 
-    def __init__(self, shape: tuple[int, ...] = (1, 2, 2), classes: int = 2, seed: int = 0, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(self, shape: tuple[int, ...] = (1, 2, 2), classes: int = 2, seed: int = 0,
+                 dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         g = torch.Generator().manual_seed(seed)
         n = int(np.prod(shape))
-        self.weight = nn.Parameter(torch.randn(classes, n, generator=g, dtype=torch.float64).to(dtype))
-        self.bias = nn.Parameter(torch.randn(classes, generator=g, dtype=torch.float64).to(dtype) / 10)
+        self.weight = nn.Parameter(torch.randn(classes, n, generator=g,
+                                               dtype=torch.float64).to(dtype))
+        self.bias = nn.Parameter(torch.randn(classes, generator=g,
+                                             dtype=torch.float64).to(dtype) / 10)
 
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1) @ self.weight.T + self.bias
 
 
 class Small(nn.Module):
-    """A network with all that an attack or a training could disturb: batch norm, dropout, several modes."""
+    """A network with all that an attack or a training could disturb: batch norm, dropout, several
+    modes."""
 
     def __init__(self, classes: int = 3, seed: int = 0, dropout: float = 0.0) -> None:
         super().__init__()
@@ -60,7 +64,8 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def images(n: int, shape: tuple[int, ...] = (1, 6, 6), *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+def images(n: int, shape: tuple[int, ...] = (1, 6, 6), *, seed: int = 0,
+           dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.rand(n, *shape, generator=seeded(seed), dtype=torch.float64).to(dtype)
 
 
@@ -68,7 +73,8 @@ def labels(n: int, classes: int = 3) -> Tensor:
     return torch.arange(n) % classes
 
 
-def split(n: int = 26, shape: tuple[int, ...] = (1, 6, 6), classes: tuple[str, ...] = THREE, seed: int = 0) -> Split:
+def split(n: int = 26, shape: tuple[int, ...] = (1, 6, 6), classes: tuple[str, ...] = THREE,
+          seed: int = 0) -> Split:
     return Split(images(n, shape, seed=seed), labels(n, len(classes)), classes)
 
 
@@ -94,7 +100,8 @@ def trained_lenet() -> tuple[nn.Module, Split]:
     """A LeNet-5 that has learnt something in a few seconds, and 2,000 test images."""
     data = load("fashion-mnist", limit=6000)
     model = build("lenet5", seed=0)
-    fit(model, METHODS["natural"](), data, epochs=3, optim=Optim(lr=2e-3, batch=100), seed=0, progress=False)
+    fit(model, METHODS["natural"](), data, epochs=3, optim=Optim(lr=2e-3, batch=100), seed=0,
+        progress=False)
     return model.eval(), data.test.take(slice(0, 2000))
 
 
@@ -123,7 +130,8 @@ def belongings(model: nn.Module) -> dict[str, Any]:
 
 @contextmanager
 def left_alone(model: nn.Module) -> Iterator[None]:
-    """Fails when the model or the global random states differ afterwards, also when an exception passes."""
+    """Fails when the model or the global random states differ afterwards, also when an exception
+    passes."""
     before = belongings(model)
     try:
         yield
@@ -144,11 +152,14 @@ def fails_at(module: nn.Module, call: int) -> Any:
 
 
 def with_tiny_recipes(patch: pytest.MonkeyPatch) -> None:
-    """Recipes that train in a blink: tiny/first, and tiny/second, which starts from its weights and keeps none."""
+    """Recipes that train in a blink: tiny/first, and tiny/second, which starts from its weights and
+    keeps none."""
     first = Recipe(
-        "tiny", METHODS["natural"](), Optim(batch=8), 2, "tiny", seeds=2, validation=PGD(0.05, 0.05, 1), examination=(("pgd10", 2 / 255),)
+        "tiny", METHODS["natural"](), Optim(batch=8), 2, "tiny", seeds=2,
+        validation=PGD(0.05, 0.05, 1), examination=(("pgd10", 2 / 255),)
     )
-    second = dataclasses.replace(first, method=METHODS["pgd_at"](PGD(0.02, 0.01, 2), mix=0.5), start="tiny/first", weights=False)
+    second = dataclasses.replace(first, method=METHODS["pgd_at"](PGD(0.02, 0.01, 2), mix=0.5),
+                                 start="tiny/first", weights=False)
     patch.setitem(LOADERS, "tiny", tiny_dataset)
     patch.setitem(RECIPES, "tiny/second", second)
     patch.setitem(RECIPES, "tiny/first", first)

@@ -1,4 +1,5 @@
-"""Adult: the published rows, their encoding worked out by hand, and plain words for what is wrong with a file."""
+"""Adult: the published rows, their encoding worked out by hand, and plain words for what is wrong
+with a file."""
 
 import gzip
 import shutil
@@ -11,11 +12,13 @@ from course_lib import CourseError, load
 from course_lib.adult import BOUNDS, CLASSES, EMBEDDED, FEATURES, GROUPS, SHA256, UNITS, WORDS, balanced, split_of
 from course_lib.data import Split
 
-ROW = "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, United-States, <=50K"
+ROW = ("39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, "
+       "Male, 2174, 0, 40, United-States, <=50K")
 
 
 def test_the_rows_of_the_paper() -> None:
-    """Counted by hand with awk: 30,162 and 15,060 rows without a '?', 7,508 and 3,700 of them above 50,000 dollars."""
+    """Counted by hand with awk: 30,162 and 15,060 rows without a '?', 7,508 and 3,700 of them above
+    50,000 dollars."""
     d = load("adult")
     assert (len(d.train) + len(d.val), len(d.test)) == (30162, 15060)
     assert int(d.train.y.sum() + d.val.y.sum()) == 7508 and int(d.test.y.sum()) == 3700
@@ -32,13 +35,15 @@ def test_the_first_row_by_hand() -> None:
         "capital-loss": 0, "hours-per-week": 39 / 98, "native-country": 38 / 40,
     }  # fmt: skip
     torch.testing.assert_close(split.x, torch.tensor([[want[f] for f in FEATURES]]))
-    assert split.y.tolist() == [0] and split.groups["race"].tolist() == [4] and split.groups["gender"].tolist() == [1]
+    assert split.y.tolist() == [0] and split.groups["race"].tolist() == [4] and split.groups[
+        "gender"].tolist() == [1]
     # ten years of age, and ten of the files' units of every other feature
     assert 10 * UNITS[0] == pytest.approx(10 / 73) and len(UNITS) == len(BOUNDS) == 14
 
 
 def test_missing_rows_and_remarks_are_dropped() -> None:
-    lines = ["|1x3 Cross validator", "", ROW.replace("State-gov", "?"), ROW + ".", ROW.replace("<=50K", ">50K.")]
+    lines = ["|1x3 Cross validator", "", ROW.replace("State-gov", "?"), ROW + ".",
+             ROW.replace("<=50K", ">50K.")]
     assert split_of(iter(lines), "adult.test").y.tolist() == [0, 1]
     with pytest.raises(CourseError, match="holds no row without a missing value"):
         split_of(iter(lines[:3]), "adult.test")
@@ -61,7 +66,8 @@ def test_a_bad_row_is_told(old: str, new: str, say: str) -> None:
 
 
 def test_every_word_of_the_files_is_known_once() -> None:
-    assert all(len(set(words)) == len(words) >= 2 and list(words) == sorted(words) for words in WORDS.values())
+    assert all(len(set(words)) == len(words) >= 2 and list(words) == sorted(words)
+               for words in WORDS.values())
     assert set(WORDS) <= set(FEATURES) and len(set(FEATURES)) == 14
 
 
@@ -70,7 +76,8 @@ def test_balanced_repeats_the_smaller_class_and_nothing_else() -> None:
     even = balanced(train)
     assert even.y.bincount().tolist() == [int((train.y == 0).sum())] * 2
     assert {tuple(r.tolist()) for r in even.x} == {tuple(r.tolist()) for r in train.x}
-    assert torch.equal(even.groups["gender"], balanced(train).groups["gender"]) and len(even.groups["gender"]) == len(even)
+    assert torch.equal(even.groups["gender"],
+                       balanced(train).groups["gender"]) and len(even.groups["gender"]) == len(even)
     with pytest.raises(CourseError, match="No row of >50K"):
         balanced(train.take(train.y == 0))
 
@@ -84,12 +91,14 @@ def test_limit_keeps_both_classes_in_proportion() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in SHA256:
-        (tmp_path / name).write_bytes(gzip.decompress((EMBEDDED / "adult" / f"{name}.gz").read_bytes()))
+        (tmp_path / name).write_bytes(gzip.decompress((EMBEDDED / "adult"
+                                                       / f"{name}.gz").read_bytes()))
     return tmp_path
 
 
 def test_the_original_files_in_a_named_folder(folder: Path) -> None:
-    assert load("adult", root=folder, limit=100).train.digest() == load("adult", limit=100).train.digest()
+    assert load("adult", root=folder, limit=100).train.digest() == load("adult",
+        limit=100).train.digest()
 
 
 def test_a_changed_file_is_refused(folder: Path) -> None:
@@ -110,10 +119,12 @@ def test_a_changed_file_is_refused(folder: Path) -> None:
 def test_a_folder_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CourseError, match="does not hold Adult"):
         load("adult", root=tmp_path)
-    monkeypatch.setenv("COURSE_DATA", str(tmp_path))  # of another data set: this one is embedded whole
+    # of another data set: this one is embedded whole
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path))
     assert len(load("adult").test) == 15060
 
 
 def test_a_split_keeps_its_groups() -> None:
     test = load("adult").test
-    assert isinstance(test, Split) and torch.equal(test.take(test.y == 1).groups["race"], test.groups["race"][test.y == 1])
+    assert isinstance(test, Split) and torch.equal(test.take(test.y == 1).groups["race"],
+                                                   test.groups["race"][test.y == 1])

@@ -1,4 +1,5 @@
-"""CIFAR-100, SVHN and Imagenette by torchvision's own loaders, from small files in the original formats and from a mirror."""
+"""CIFAR-100, SVHN and Imagenette by torchvision's own loaders, from small files in the original
+formats and from a mirror."""
 
 import functools
 import hashlib
@@ -43,7 +44,8 @@ def cifar100(place: Path, patch: pytest.MonkeyPatch) -> None:
     files = {"meta": {"fine_label_names": FINE, "coarse_label_names": ["thing"]}}
     for seed, (name, n) in enumerate({"train": TRAIN, "test": TEST}.items()):
         labels = [i % len(FINE) for i in range(n)]
-        files[name] = {"data": pixels(n, seed).reshape(n, -1), "fine_labels": labels, "coarse_labels": [0] * n}
+        files[name] = {"data": pixels(n, seed).reshape(n, -1), "fine_labels": labels,
+                       "coarse_labels": [0] * n}
     hashes = {}
     for name, content in files.items():
         (folder / name).write_bytes(pickle.dumps(content, protocol=2))
@@ -63,14 +65,18 @@ def svhn(place: Path, patch: pytest.MonkeyPatch) -> None:
     for seed, (part, n) in enumerate({"train": TRAIN, "test": TEST}.items()):
         labels = np.arange(1, n + 1).astype(np.uint8)[:, None] % 10
         labels[labels == 0] = 10
-        scipy.io.savemat(place / f"{part}_32x32.mat", {"X": pixels(n, seed).transpose(2, 3, 1, 0), "y": labels})
-        rows[part] = [f"http://127.0.0.1:9/{part}_32x32.mat", f"{part}_32x32.mat", md5((place / f"{part}_32x32.mat").read_bytes())]
+        scipy.io.savemat(place / f"{part}_32x32.mat",
+                         {"X": pixels(n, seed).transpose(2, 3, 1, 0), "y": labels})
+        rows[part] = [f"http://127.0.0.1:9/{part}_32x32.mat", f"{part}_32x32.mat",
+                      md5((place / f"{part}_32x32.mat").read_bytes())]
     patch.setattr(torchvision_datasets().SVHN, "split_list", rows)
 
 
 def imagenette(place: Path, patch: pytest.MonkeyPatch) -> None:
-    """JPEG pictures of several shapes, black left and right of a red middle; one class's folder after the other."""
-    folder, shapes = place / "imagenette2-160", ((160, 160), (160, 213), (240, 160))  # heights and widths
+    """JPEG pictures of several shapes, black left and right of a red middle; one class's folder
+    after the other."""
+    # heights and widths
+    folder, shapes = place / "imagenette2-160", ((160, 160), (160, 213), (240, 160))
     for part, each in (("train", 6), ("val", 2)):
         for wordnet in WORDNET:
             (folder / part / wordnet).mkdir(parents=True)
@@ -78,15 +84,18 @@ def imagenette(place: Path, patch: pytest.MonkeyPatch) -> None:
                 height, width = shapes[i % 3]
                 picture = np.zeros((height, width, 3), np.uint8)
                 picture[:, max(0, width - 160) // 2 : width - max(0, width - 160) // 2, 0] = 250
-                Image.fromarray(picture).save(folder / part / wordnet / f"{part}_{i}.JPEG", quality=95)
+                Image.fromarray(picture).save(folder / part / wordnet / f"{part}_{i}.JPEG",
+                                              quality=95)
     patch.setattr(albums, "IMAGENETTE_IMAGES", {"train": 18, "val": 6})
     with tarfile.open(place / "imagenette2-160.tgz", "w:gz") as archive:
         archive.add(folder, folder.name)
-    row = ("http://127.0.0.1:9/imagenette2-160.tgz", md5((place / "imagenette2-160.tgz").read_bytes()))
+    row = ("http://127.0.0.1:9/imagenette2-160.tgz",
+           md5((place / "imagenette2-160.tgz").read_bytes()))
     patch.setattr(torchvision_datasets().Imagenette, "_ARCHIVES", {"160px": row})
 
 
-MAKE: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {"cifar100": cifar100, "svhn": svhn, "imagenette": imagenette}
+MAKE: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {"cifar100": cifar100, "svhn": svhn,
+    "imagenette": imagenette}
 
 
 @pytest.fixture
@@ -112,8 +121,10 @@ def server(tmp_path: Path) -> Iterator[str]:
 def test_cifar100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cifar100(tmp_path, monkeypatch)
     d = load("cifar100", root=tmp_path)
-    assert (d.name, d.classes, len(d.train), len(d.val), len(d.test)) == ("cifar100", tuple(FINE), 16, 4, 8)
-    assert torch.equal(d.test.x, torch.from_numpy(pixels(TEST, 1))) and d.test.y.tolist() == [0, 1, 2, 3] * 2
+    assert (d.name, d.classes, len(d.train), len(d.val), len(d.test)) == ("cifar100", tuple(FINE),
+        16, 4, 8)
+    assert torch.equal(d.test.x, torch.from_numpy(pixels(TEST, 1))) and d.test.y.tolist() == [0, 1,
+        2, 3] * 2
     assert [s.y.bincount().tolist() for s in (d.train, d.val)] == [[4] * 4, [1] * 4]
     rows = {x.tobytes(): i % 4 for i, x in enumerate(pixels(TRAIN, 0))}
     assert [rows[x.numpy().tobytes()] for x in d.train.x] == d.train.y.tolist()
@@ -122,30 +133,38 @@ def test_cifar100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_svhn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     svhn(tmp_path, monkeypatch)
     d = load("svhn", root=tmp_path)
-    assert d.classes == tuple("0123456789") and (len(d.train), len(d.val), len(d.test)) == (16, 4, 8)
-    assert torch.equal(d.test.x, torch.from_numpy(pixels(TEST, 1))) and d.test.y.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert sorted([*d.train.y.tolist(), *d.val.y.tolist()]) == sorted([*range(10)] * 2), "the file's 10 is the digit 0"
+    assert d.classes == tuple("0123456789") and (len(d.train), len(d.val), len(d.test)) == (16, 4,
+        8)
+    assert torch.equal(d.test.x, torch.from_numpy(pixels(TEST, 1))) and d.test.y.tolist() == [1, 2,
+        3, 4, 5, 6, 7, 8]
+    assert sorted([*d.train.y.tolist(), *d.val.y.tolist()]) == sorted(
+        [*range(10)] * 2), "the file's 10 is the digit 0"
 
 
 def test_imagenette(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imagenette(tmp_path, monkeypatch)
     d = load("imagenette", root=tmp_path)
-    assert d.classes == tuple(WORDNET.values()) and d.test.x.shape == (6, 3, 160, 160) and d.test.x.dtype == torch.uint8
+    assert d.classes == tuple(WORDNET.values()) and d.test.x.shape == (6, 3, 160,
+        160) and d.test.x.dtype == torch.uint8
     assert d.test.y.tolist() == [0, 0, 1, 1, 2, 2] and len(d.train) + len(d.val) == 18
-    x = torch.cat([d.test.x, d.train.x, d.val.x]).float()  # only the red middle is left, whatever the shape
-    assert (x[:, 0, :, 8:-8] - 250).abs().max() < 12 and x[:, 1:, :, 8:-8].max() < 12 and x[:, 0].mean() > 245
+    # only the red middle is left, whatever the shape
+    x = torch.cat([d.test.x, d.train.x, d.val.x]).float()
+    assert (x[:, 0, :, 8:-8] - 250).abs().max() < 12 and x[:, 1:, :, 8:-8].max() < 12 and x[:,
+        0].mean() > 245
 
 
 @pytest.mark.parametrize("place", NAMES, indirect=True)
 def test_limit_and_seed(place: Path, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params["place"]
     whole, less = load(name, root=place), load(name, root=place, limit=10)
-    assert torch.equal(less.train.x, whole.train.x[:8]) and torch.equal(less.val.x, whole.val.x[:2]) and len(less.test) == len(whole.test)
+    assert torch.equal(less.train.x, whole.train.x[:8]) and torch.equal(less.val.x,
+        whole.val.x[:2]) and len(less.test) == len(whole.test)
     assert load(name, root=place, seed=1).train.digest() != whole.train.digest()
 
 
 @pytest.mark.parametrize("place", NAMES, indirect=True)
-def test_by_environment_and_from_the_cache(place: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_environment_and_from_the_cache(place: Path, request: pytest.FixtureRequest,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
     name = request.node.callspec.params["place"]
     found = load(name, root=place).test.digest()
     monkeypatch.setenv("COURSE_CACHE", str(place))
@@ -156,21 +175,26 @@ def test_by_environment_and_from_the_cache(place: Path, request: pytest.FixtureR
 
 
 @pytest.mark.parametrize("place", NAMES, indirect=True)
-def test_a_mirror_is_asked_first(place: Path, server: str, request: pytest.FixtureRequest, tmp_path: Path,
+def test_a_mirror_is_asked_first(place: Path, server: str, request: pytest.FixtureRequest,
+                                 tmp_path: Path,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
     """The publisher's address answers nobody here; without a mirror the error says so."""
     name = request.node.callspec.params["place"]
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(CourseError, match=r"was not downloaded .*refused.* Put .* connect to the internet"):
+    with pytest.raises(CourseError,
+                       match=r"was not downloaded .*refused.* Put .* connect to the internet"):
         load(name)
     monkeypatch.setenv("COURSE_MIRROR", server + "/")
     d = load(name)
-    assert d.test.digest() == load(name, root=place).test.digest() and d.train.digest() == load(name, root=place).train.digest()
+    assert d.test.digest() == load(name, root=place).test.digest() and d.train.digest() == load(
+        name, root=place).train.digest()
 
 
 @pytest.mark.parametrize("place", NAMES, indirect=True)
-def test_of_many_that_miss_it_one_downloads(place: Path, server: str, request: pytest.FixtureRequest, tmp_path: Path,
-                                            monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_many_that_miss_it_one_downloads(place: Path, server: str,
+                                            request: pytest.FixtureRequest, tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
     """As the processes of torchrun, which all want the same empty cache filled at once."""
     name, asked = request.node.callspec.params["place"], list[str]()
     send = http.server.SimpleHTTPRequestHandler.do_GET
@@ -191,7 +215,8 @@ def test_of_many_that_miss_it_one_downloads(place: Path, server: str, request: p
 
 
 @pytest.mark.parametrize("place", NAMES, indirect=True)
-def test_a_mirror_cannot_give_other_bytes(place: Path, server: str, request: pytest.FixtureRequest, tmp_path: Path,
+def test_a_mirror_cannot_give_other_bytes(place: Path, server: str, request: pytest.FixtureRequest,
+                                          tmp_path: Path,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not have the published md5 is never opened, however well it would open."""
     name = request.node.callspec.params["place"]
@@ -203,15 +228,19 @@ def test_a_mirror_cannot_give_other_bytes(place: Path, server: str, request: pyt
         load(name)
 
 
-@pytest.mark.parametrize(("name", "missing"), [("cifar100", "cifar-100-python"), ("svhn", "test_32x32.mat"),
+@pytest.mark.parametrize(("name", "missing"),
+                         [("cifar100", "cifar-100-python"), ("svhn", "test_32x32.mat"),
                                                ("imagenette", "imagenette2-160.tgz")])
 def test_an_empty_folder_says_what_to_put_there(name: str, missing: str, tmp_path: Path) -> None:
-    with pytest.raises(CourseError, match=f"is not whole in {tmp_path} and nothing is downloaded into a folder that you name.*{missing}"):
+    with pytest.raises(CourseError, match=f"is not whole in {tmp_path} and nothing is downloaded "
+                       f"into a folder that you name.*{missing}"):
         load(name, root=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("place", "file"), [("cifar100", "cifar-100-python/test"), ("cifar100", "cifar-100-python/meta"),
+@pytest.mark.parametrize(("place", "file"),
+                         [("cifar100", "cifar-100-python/test"),
+                          ("cifar100", "cifar-100-python/meta"),
                                              ("svhn", "test_32x32.mat")], indirect=["place"])
 def test_damaged_files_are_seen(place: Path, file: str, request: pytest.FixtureRequest) -> None:
     name, raw = request.node.callspec.params["place"], (place / file).read_bytes()

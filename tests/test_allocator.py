@@ -1,4 +1,5 @@
-"""Memory is kept: the same work after the setting makes the kernel hand out (nearly) no page again."""
+"""Memory is kept: the same work after the setting makes the kernel hand out (nearly) no page
+again."""
 
 import subprocess
 import sys
@@ -24,7 +25,8 @@ def run(word: str, **more: str) -> tuple[str, int]:
     import os
 
     env = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | more
-    said, faults = subprocess.run([sys.executable, "-c", WORK, word], capture_output=True, text=True, check=True, env=env).stdout.split()
+    said, faults = subprocess.run([sys.executable, "-c", WORK, word], capture_output=True,
+                                  text=True, check=True, env=env).stdout.split()
     return said, int(faults)
 
 

@@ -33,32 +33,44 @@ def disagreement(model: Linear, z: Tensor, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("objective", ["ce", "margin"])
-@pytest.mark.parametrize(("eps", "a", "steps"), [(0.05, 0.02, 10), (0.3, 0.02, 4), (0.3, 0.02, 0), (1.0, 0.4, 3), (0.1, 0.1, 1)])
+@pytest.mark.parametrize(("eps", "a", "steps"),
+                         [(0.05, 0.02, 10), (0.3, 0.02, 4), (0.3, 0.02, 0), (1.0, 0.4, 3),
+                          (0.1, 0.1, 1)])
 @pytest.mark.parametrize("each", [False, True])
-def test_last_iterate_on_a_linear_model(objective: str, eps: float, a: float, steps: int, each: bool) -> None:
-    """z_K = clip(x + min(K a, eps) s): straight to the ball's corner, as far as the steps and the box let it."""
+def test_last_iterate_on_a_linear_model(objective: str, eps: float, a: float, steps: int,
+                                        each: bool) -> None:
+    """z_K = clip(x + min(K a, eps) s): straight to the ball's corner, as far as the steps and the
+    box let it."""
     model, shape, n = Linear(), (1, 2, 2), 40
     x, y = images(n, shape, dtype=torch.float64), labels(n, 2)
-    scale = torch.linspace(0.2, 1, n, dtype=torch.float64) if each else torch.ones(n, dtype=torch.float64)
+    scale = torch.linspace(0.2, 1, n, dtype=torch.float64) if each else torch.ones(n,
+        dtype=torch.float64)
     e, step = eps * scale, a * scale.flip(0)
-    z = PGD(0.5, 0.5, steps, objective, start="clean")(model, x, y, eps=e if each else eps, step_size=step if each else a)
+    z = PGD(0.5, 0.5, steps, objective, start="clean")(model, x, y, eps=e if each else eps,
+                                                       step_size=step if each else a)
     reach = torch.minimum(steps * step, e).reshape(-1, 1, 1, 1)
-    torch.testing.assert_close(z, (x + reach * direction(model, y, shape)).clamp(0, 1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(z, (x + reach * direction(model, y, shape)).clamp(0, 1), rtol=0,
+                               atol=1e-12)
 
 
-@pytest.mark.parametrize(("objective", "start"), [*itertools.product(["ce", "margin"], STARTS), ("kl", "gaussian"), ("kl", "uniform")])
+@pytest.mark.parametrize(("objective", "start"),
+                         [*itertools.product(["ce", "margin"], STARTS), ("kl", "gaussian"),
+                          ("kl", "uniform")])
 def test_enough_steps_reach_the_corner_from_every_start(objective: str, start: str) -> None:
     model, shape, eps = Linear(), (1, 2, 2), 0.1
     x, y = images(40, shape, dtype=torch.float64), labels(40, 2)
     attack = PGD(eps, eps / 4, 9, objective, start)
     z0 = next(attack.path(model, x, y))[0]
-    way = disagreement(model, z0, x) * direction(model, torch.zeros_like(y), shape) if objective == "kl" else direction(model, y, shape)
+    way = disagreement(model, z0, x) * direction(model, torch.zeros_like(y),
+                                                 shape) if objective == "kl" else direction(model,
+                                                     y, shape)
     torch.testing.assert_close(attack(model, x, y), (x + eps * way).clamp(0, 1), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("objective", ["ce", "margin"])
 def test_smallest_budget_of_a_linear_model(objective: str) -> None:
-    """An image falls exactly when eps exceeds eps* = margin / ||w_y - w_j||_1 (away from the box)."""
+    """An image falls exactly when eps exceeds eps* = margin / ||w_y - w_j||_1 (away from the
+    box)."""
     model = Linear(seed=3)
     x = 0.4 + 0.2 * images(60, (1, 2, 2), dtype=torch.float64)
     logits = model(x).detach()
@@ -78,10 +90,14 @@ def test_smallest_budget_of_a_linear_model(objective: str) -> None:
 @given(st.data())
 def test_never_outside_ball_or_box(data: Any) -> None:
     shape = data.draw(st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)))
-    n, dtype = data.draw(st.integers(0, 4)), data.draw(st.sampled_from([torch.float32, torch.float64]))
+    n, dtype = data.draw(st.integers(0, 4)), data.draw(st.sampled_from([torch.float32,
+        torch.float64]))
     budget = st.one_of(st.sampled_from([0.0, 1e-8, 8 / 255, 1.0]), st.floats(0, 1))
-    x = images(n, shape, seed=data.draw(st.integers(0, 9)), dtype=dtype).round(decimals=data.draw(st.sampled_from([0, 1, 8])))
-    eps = data.draw(st.one_of(budget, st.lists(budget, min_size=n, max_size=n).map(lambda v: torch.tensor(v, dtype=dtype))))
+    x = images(n, shape, seed=data.draw(st.integers(0, 9)),
+               dtype=dtype).round(decimals=data.draw(st.sampled_from([0, 1, 8])))
+    eps = data.draw(st.one_of(budget, st.lists(budget, min_size=n,
+                                               max_size=n).map(lambda v:
+                                                               torch.tensor(v, dtype=dtype))))
     attack = PGD(
         0.5,
         data.draw(budget),
@@ -94,9 +110,11 @@ def test_never_outside_ball_or_box(data: Any) -> None:
     ball = torch.as_tensor(eps, dtype=dtype).reshape(-1, 1, 1, 1)
     rounding = 4 * torch.finfo(dtype).eps
     for z, right in attack.path(model, x, labels(n), eps=eps, generator=seeded(g)):
-        assert z.shape == x.shape and z.dtype == dtype and right.shape == (n,) and not z.requires_grad
+        assert z.shape == x.shape and z.dtype == dtype and right.shape == (
+            n,) and not z.requires_grad
         assert ((z >= 0) & (z <= 1)).all() and ((z - x).abs() <= ball + rounding).all()
-    walk = attack.walk(model, x, labels(n), eps=eps, generator=seeded(g), stop=data.draw(st.booleans()))
+    walk = attack.walk(model, x, labels(n), eps=eps, generator=seeded(g),
+                       stop=data.draw(st.booleans()))
     for z in (walk.last, walk.first_wrong, walk.last_right):
         assert ((z >= 0) & (z <= 1)).all() and ((z - x).abs() <= ball + rounding).all()
 
@@ -124,7 +142,8 @@ def test_noise_is_added_at_each_step_with_its_deviation() -> None:
     x = torch.full((200, 1, 6, 6), 0.5)
     path = [z for z, _ in PGD(0.5, 0.0, 2, start="clean", noise=0.01).path(Small(), x, labels(200))]
     first, second = path[1] - path[0], path[2] - path[1]
-    assert abs(first.std() - 0.01) < 2e-4 and abs(second.std() - 0.01) < 2e-4 and not torch.equal(first, second)
+    assert abs(first.std() - 0.01) < 2e-4 and abs(second.std() - 0.01) < 2e-4 and not torch.equal(
+        first, second)
 
 
 # ------------------------------------------------------------------------------------------ strength
@@ -137,8 +156,10 @@ def test_loss_does_not_fall_on_average(objective: str) -> None:
     with torch.no_grad():
         clean = F.log_softmax(model(x), 1)
         attack = PGD(16 / 255, 1 / 255, 12, objective, "gaussian")
-        losses = [OBJECTIVES[objective](model(z), y, clean).mean().item() for z, _ in attack.path(model, x, y)]
-    assert all(later >= now for now, later in itertools.pairwise(losses)) and losses[-1] > losses[0] + 0.1, losses
+        losses = [OBJECTIVES[objective](model(z), y, clean).mean().item() for z,
+                  _ in attack.path(model, x, y)]
+    assert all(later >= now for now, later in itertools.pairwise(losses)) and losses[-1] > losses[
+        0] + 0.1, losses
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -152,7 +173,8 @@ def test_named_attacks_break_more_than_their_start(name: str) -> None:
 def test_agrees_with_torchattacks() -> None:
     """Robust accuracy within 0.3 points of an independent PGD, on a trained model."""
     if "CI" not in os.environ:
-        pytest.importorskip("torchattacks", reason="torchattacks is not installed; `make test` installs it")
+        pytest.importorskip("torchattacks",
+                            reason="torchattacks is not installed; `make test` installs it")
     import torchattacks
 
     model, test = trained_lenet()
@@ -160,7 +182,8 @@ def test_agrees_with_torchattacks() -> None:
     for eps, a, start in ((8 / 255, 2 / 255, "uniform"), (4 / 255, 1 / 255, "clean")):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            theirs = torchattacks.PGD(model, eps=eps, alpha=a, steps=10, random_start=start == "uniform")(x, y)
+            theirs = torchattacks.PGD(model, eps=eps, alpha=a, steps=10,
+                                      random_start=start == "uniform")(x, y)
         ours = PGD(eps, a, 10, start=start)(model, x, y)
         mine, other = ((predict(model, z) == y).double().mean().item() for z in (ours, theirs))
         assert 0.05 < mine < 0.95 and abs(mine - other) <= 0.003, (mine, other)
@@ -179,12 +202,14 @@ def fold(path: list[tuple[Tensor, Tensor]], extra: int, stop: bool) -> Walk:
         t_found = wrong[extra] if len(wrong) > extra else k
         n_right = sum(bool(rights[t][i]) for t in range(min(t_found + 1, k) if stop else k))
         z = [iterates[t][i] for t in range(k + 1)]
-        found.append((z[t_found] if stop else z[k], z[t_found], z[max(t_wrong - 1, 0)], torch.tensor(n_right), torch.tensor(t_wrong)))
+        found.append((z[t_found] if stop else z[k], z[t_found], z[max(t_wrong - 1, 0)],
+                      torch.tensor(n_right), torch.tensor(t_wrong)))
     return Walk(*(torch.stack(part) for part in zip(*found, strict=True)))
 
 
 def unsteady(steps: int, objective: str) -> tuple[PGD, nn.Module, Tensor, Tensor]:
-    """An attack so noisy that examples fall, recover and fall again; some fall at once, some never."""
+    """An attack so noisy that examples fall, recover and fall again; some fall at once, some
+    never."""
     model = Small().double().eval()
     x = images(60, dtype=torch.float64, seed=5)
     y = torch.where(torch.arange(60) % 7 == 0, (predict(model, x) + 1) % 3, predict(model, x))
@@ -196,7 +221,9 @@ def test_the_examples_of_the_fold_are_of_every_kind() -> None:
     rights = torch.stack([r for _, r in attack.path(model, x, y)])[:-1]
     falls = (rights[:-1] & ~rights[1:]).sum(0)
     recovers = (~rights[:-1] & rights[1:]).any(0)
-    assert (~rights[0]).any() and rights.all(0).any() and (falls > 1).any() and recovers.any() and ((~rights).sum(0) >= 4).any()
+    assert (~rights[0]).any() and rights.all(0).any() and (falls
+                                                           > 1).any() and recovers.any() and (
+                                                               (~rights).sum(0) >= 4).any()
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -212,18 +239,22 @@ def test_walk_is_the_fold_over_path(objective: str, extra: int, stop: bool, step
         for field in dataclasses.fields(Walk):
             mine, other = getattr(walk, field.name), getattr(oracle, field.name)
             assert mine.dtype == other.dtype, field.name
-            torch.testing.assert_close(mine, other, rtol=0, atol=1e-9 if mine.is_floating_point() else 0, msg=f"{field.name} differs")
+            torch.testing.assert_close(mine, other, rtol=0, atol=1e-9 if mine.is_floating_point()
+                                       else 0, msg=f"{field.name} differs")
         if stop:
             assert torch.equal(walk.last, walk.first_wrong)
 
 
 @pytest.mark.parametrize("stop", [False, True])
 def test_walk_of_the_bundled_network_is_the_fold(stop: bool) -> None:
-    """The same for LeNet-5, whose walk may run in a kernel of its own: the same examples, up to rounding at a decision."""
+    """The same for LeNet-5, whose walk may run in a kernel of its own: the same examples, up to
+    rounding at a decision."""
     model, test = trained_lenet()
     x, y, attack = test.images(slice(0, 200)), test.y[:200], PGD(start="gaussian")
-    walk, oracle = attack.walk(model, x, y, stop=stop), fold(list(attack.path(model, x, y)), 0, stop)
-    assert (walk.t_wrong == oracle.t_wrong).float().mean() > 0.98 and (walk.n_right == oracle.n_right).float().mean() > 0.98
+    walk, oracle = attack.walk(model, x, y, stop=stop), fold(list(attack.path(model, x, y)), 0,
+        stop)
+    assert (walk.t_wrong == oracle.t_wrong).float().mean() > 0.98 and (walk.n_right
+        == oracle.n_right).float().mean() > 0.98
     for name in ("last", "first_wrong", "last_right"):
         assert (getattr(walk, name) - getattr(oracle, name)).abs().mean() < 1e-3, name
 
@@ -289,13 +320,15 @@ def test_a_path_that_is_not_followed_to_its_end_leaves_nothing_changed() -> None
 
 def test_dropout_rests_during_an_attack() -> None:
     x, y = images(6), labels(6)
-    assert torch.equal(PGD(0.1)(Small(dropout=0.9).train(), x, y), PGD(0.1)(Small(dropout=0.9).eval(), x, y))
+    assert torch.equal(PGD(0.1)(Small(dropout=0.9).train(), x, y),
+                       PGD(0.1)(Small(dropout=0.9).eval(), x, y))
 
 
 def test_frozen_can_be_nested() -> None:
     model = worn_model()
     with left_alone(model), frozen(model), frozen(model):
-        assert not any(m.training for m in model.modules()) and not any(p.requires_grad for p in model.parameters())
+        assert not any(m.training for m in model.modules()) and not any(p.requires_grad
+            for p in model.parameters())
 
 
 def test_works_where_gradients_are_off() -> None:
@@ -308,13 +341,15 @@ def test_works_where_gradients_are_off() -> None:
 
 def test_images_that_require_gradients_are_taken_as_they_are() -> None:
     x = images(6)
-    assert torch.equal(PGD(0.1)(Small(), x.clone().requires_grad_(), labels(6)), PGD(0.1)(Small(), x, labels(6)))
+    assert torch.equal(PGD(0.1)(Small(), x.clone().requires_grad_(), labels(6)),
+                       PGD(0.1)(Small(), x, labels(6)))
 
 
 # ------------------------------------------------------------------------------------------ chance
 
 
-@pytest.mark.parametrize("attack", [PGD(0.1, start="uniform"), PGD(0.1, start="gaussian"), PGD(0.1, start="clean", noise=0.05)])
+@pytest.mark.parametrize("attack", [PGD(0.1, start="uniform"), PGD(0.1, start="gaussian"),
+                                    PGD(0.1, start="clean", noise=0.05)])
 def test_the_generator_is_the_only_source_of_chance(attack: PGD) -> None:
     model, x, y = Small(), images(6), labels(6)
 
@@ -323,9 +358,12 @@ def test_the_generator_is_the_only_source_of_chance(attack: PGD) -> None:
         g = None if seed is None else seeded(seed)
         return next(itertools.islice(attack.path(model, x, y, generator=g), 1, 2))[0]
 
-    assert torch.equal(run(1), run(1)) and not torch.equal(run(1), run(2)) and torch.equal(run(None), run(None))
+    assert torch.equal(run(1), run(1)) and not torch.equal(run(1),
+                                                           run(2)) and torch.equal(run(None),
+                                                               run(None))
     g, before = seeded(1), random_states()
-    assert not torch.equal(attack(model, x, y, generator=g), attack(model, x, y, generator=g)), "a generator moves on"
+    assert not torch.equal(attack(model, x, y, generator=g),
+                           attack(model, x, y, generator=g)), "a generator moves on"
     assert before == random_states()
 
 
@@ -383,7 +421,8 @@ def test_an_attack_that_makes_no_sense(words: dict[str, Any], say: str) -> None:
     ],
 )
 @pytest.mark.parametrize("call", ["__call__", "path", "walk"])
-def test_bad_images_labels_and_budgets(call: str, x: Any, y: Any, words: dict[str, Any], say: str) -> None:
+def test_bad_images_labels_and_budgets(call: str, x: Any, y: Any, words: dict[str, Any],
+                                       say: str) -> None:
     model = worn_model()
     with pytest.raises(CourseError, match=say), left_alone(model):
         list(getattr(PGD(0.1, steps=2), call)(model, x, y, **words))
@@ -422,12 +461,14 @@ def table() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def test_a_scale_multiplies_budget_and_step_feature_by_feature() -> None:
-    """One step on a linear model, by hand: z = clip(x + units * min(step, eps) * sign(gradient))."""
+    """One step on a linear model, by hand: z = clip(x + units * min(step, eps) *
+    sign(gradient))."""
     model, x, y = table()
     for eps, step in ((2.0, 1.5), (3.0, 50.0)):
         z = PGD(eps, step, 1, start="clean", scale=UNITS3)(model, x, y)
         direction = (model.weight[1] - model.weight[0]).detach().sign() * (1 - 2 * y[:, None])
-        assert torch.allclose(z, (x + min(step, eps) * torch.tensor(UNITS3, dtype=x.dtype) * direction).clamp(0, 1))
+        assert torch.allclose(z, (x + min(step, eps) * torch.tensor(UNITS3,
+            dtype=x.dtype) * direction).clamp(0, 1))
     even = PGD(0.2, 0.1, 3, scale=(1.0, 1.0, 1.0))
     assert torch.equal(even(model, x, y), PGD(0.2, 0.1, 3)(model, x, y))
 
@@ -436,7 +477,9 @@ def test_a_scale_multiplies_budget_and_step_feature_by_feature() -> None:
 def test_no_iterate_leaves_the_scaled_ball_or_the_box(start: str) -> None:
     model, x, y = table()
     for z, _ in PGD(5.0, 2.0, 4, start=start, scale=UNITS3).path(model, x, y):
-        assert z.min() >= 0 and z.max() <= 1 and ((z - x).abs() <= 5 * torch.tensor(UNITS3, dtype=x.dtype) + 1e-12).all()
+        assert z.min() >= 0 and z.max() <= 1 and ((z - x).abs() <= 5
+                                                  * torch.tensor(UNITS3,
+                                                                 dtype=x.dtype) + 1e-12).all()
     each = torch.linspace(0, 5, len(x), dtype=x.dtype)
     z = PGD(5.0, 2.0, 4, start=start, scale=UNITS3).walk(model, x, y, eps=each, stop=True).last
     assert ((z - x).abs() <= each[:, None] * torch.tensor(UNITS3, dtype=x.dtype) + 1e-12).all()
@@ -445,13 +488,16 @@ def test_no_iterate_leaves_the_scaled_ball_or_the_box(start: str) -> None:
 @pytest.mark.parametrize(
     ("make", "say"),
     [
-        (lambda: PGD(scale=(0.5, 0.0)), "scale holds 0; every feature's scale must be a positive number"),
+        (lambda: PGD(scale=(0.5, 0.0)),
+         "scale holds 0; every feature's scale must be a positive number"),
         (lambda: PGD(scale=(math.inf,)), "scale holds inf"),
         (lambda: PGD(eps=-1.0, scale=UNITS3), "eps is -1; with a scale it must be a number from 0"),
         (lambda: PGD(eps=math.inf, scale=UNITS3), "eps is inf"),
         (lambda: PGD(eps=10.0), "eps is 10; images lie in"),
-        (lambda: PGD(5.0, scale=(1.0, 1.0))(*table()), r"scale holds 2 values.*\[B, 2\]; the input has the shape \(40, 3\)"),
-        (lambda: PGD(5.0, scale=UNITS3)(Linear((1, 1, 3)), torch.rand(2, 1, 1, 3).double(), torch.tensor([0, 1])), "Images take an attack"),
+        (lambda: PGD(5.0, scale=(1.0, 1.0))(*table()),
+         r"scale holds 2 values.*\[B, 2\]; the input has the shape \(40, 3\)"),
+        (lambda: PGD(5.0, scale=UNITS3)(Linear((1, 1, 3)), torch.rand(2, 1, 1, 3).double(),
+                                        torch.tensor([0, 1])), "Images take an attack"),
     ],
 )
 def test_a_wrong_scale_is_told(make: Callable[[], object], say: str) -> None:
@@ -461,7 +507,8 @@ def test_a_wrong_scale_is_told(make: Callable[[], object], say: str) -> None:
 
 def test_without_a_scale_nothing_is_called_otherwise() -> None:
     """Checkpoints, finished batches and recipes are known by this text."""
-    assert repr(PGD()) == f"PGD(eps={8 / 255}, step_size={2 / 255}, steps=20, objective='ce', start='uniform', noise=0.0)"
+    assert (repr(PGD()) == f"PGD(eps={8 / 255}, step_size={2 / 255}, steps=20, objective='ce', "
+            "start='uniform', noise=0.0)")
     assert repr(PGD(3.0, scale=(0.5,))).endswith("noise=0.0, scale=(0.5,))")
 
 

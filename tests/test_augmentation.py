@@ -1,4 +1,5 @@
-"""Crop and flip: every window of the padded picture, seeded, and a training with them that goes on to the bit."""
+"""Crop and flip: every window of the padded picture, seeded, and a training with them that goes on
+to the bit."""
 
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from tests.helpers import Small, fails_at, images, random_states, same_weights, 
 OPTIM = Optim("sgd", 0.1, 8, momentum=0.9, augment="crop-flip")
 
 
-def train(model: torch.nn.Module, store: Store | None = None, optim: Optim = OPTIM, seed: int = 0) -> torch.nn.Module:
-    fit(model, METHODS["natural"](), split(26), epochs=2, optim=optim, seed=seed, store=store, progress=False)
+def train(model: torch.nn.Module, store: Store | None = None, optim: Optim = OPTIM,
+          seed: int = 0) -> torch.nn.Module:
+    fit(model, METHODS["natural"](), split(26), epochs=2, optim=optim, seed=seed, store=store,
+        progress=False)
     return model
 
 
@@ -25,7 +28,8 @@ def test_every_picture_is_a_window_of_its_own_padded_one() -> None:
     x = images(120, (2, 5, 6)) + 0.1
     z, found = augment(x, seeded(0), "crop-flip"), set()
     for before, after in zip(F.pad(x, [PADDING] * 4), z, strict=True):
-        windows = {(i, j, flip): (w.flip(2) if flip else w) for i in range(9) for j in range(9) for flip in (False, True)
+        windows = {(i, j, flip): (w.flip(2) if flip else w) for i in range(9) for j in range(9)
+                   for flip in (False, True)
                    for w in [before[:, i : i + 5, j : j + 6]]}
         mine = [place for place, w in windows.items() if torch.equal(w, after)]
         assert mine, "no window of the picture"
@@ -39,7 +43,8 @@ def test_it_depends_on_its_generator_alone() -> None:
     before, kept = random_states(), x.clone()
     first = augment(x, seeded(1), "crop-flip")
     assert before == random_states() and torch.equal(x, kept)
-    assert torch.equal(first, augment(x, seeded(1), "crop-flip")) and not torch.equal(first, augment(x, seeded(2), "crop-flip"))
+    assert torch.equal(first, augment(x, seeded(1), "crop-flip")) and not torch.equal(first,
+        augment(x, seeded(2), "crop-flip"))
     assert first.shape == x.shape and first.is_contiguous() and augment(x, seeded(1), "") is x
 
 
@@ -57,9 +62,11 @@ def test_bad_input() -> None:
 
 
 def test_a_training_goes_on_to_the_bit(tmp_path: Path) -> None:
-    """Stopped in the middle of an epoch, it ends with the weights of one that was not; each seed and epoch has draws of its own."""
+    """Stopped in the middle of an epoch, it ends with the weights of one that was not; each seed
+    and epoch has draws of its own."""
     whole = train(Small(seed=1))
-    for call in (2, 7):  # forward passes: one looks whether the model fits, then one a batch of four an epoch
+    # forward passes: one looks whether the model fits, then one a batch of four an epoch
+    for call in (2, 7):
         store, model = Store(tmp_path / str(call)), Small(seed=1)
         hook = fails_at(model, call + 1)
         with pytest.raises(ArithmeticError):
@@ -69,7 +76,8 @@ def test_a_training_goes_on_to_the_bit(tmp_path: Path) -> None:
     assert not same_weights(whole, train(Small(seed=1), optim=Optim("sgd", 0.1, 8, momentum=0.9)))
 
 
-def test_the_draws_differ_from_batch_to_batch_and_epoch_to_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_draws_differ_from_batch_to_batch_and_epoch_to_epoch(monkeypatch:
+        pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setitem(AUGMENTATIONS, "crop-flip", lambda x, g: seen.append(g.initial_seed()) or x)
     train(Small(seed=1))

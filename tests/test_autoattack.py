@@ -17,7 +17,8 @@ EPS = 0.068
 
 
 def linear(n: int = 60) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
-    """A linear model of five classes, images far from the box's walls, their labels, and the budget each just withstands."""
+    """A linear model of five classes, images far from the box's walls, their labels, and the budget
+    each just withstands."""
     model = Linear((1, 6, 6), classes=5, dtype=torch.float32)
     x = 0.3 + 0.4 * torch.rand(n, 1, 6, 6, generator=seeded(1))
     y = predict(model, x)
@@ -25,7 +26,8 @@ def linear(n: int = 60) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
         f, w = model(x), model.weight
         margins = f.gather(1, y[:, None]) - f
         norms = (w[y][:, None] - w[None]).abs().sum(2)
-        needed = (margins / norms).masked_fill(torch.nn.functional.one_hot(y, 5).bool(), torch.inf).amin(1)
+        needed = (margins / norms).masked_fill(torch.nn.functional.one_hot(y, 5).bool(),
+                                               torch.inf).amin(1)
     return model, x, y, needed
 
 
@@ -42,17 +44,22 @@ def test_ball_box_and_what_withstands() -> None:
     model, test = trained_lenet()
     x, y = test.images(slice(0, 12)), test.y[:12]
     z = QUICK.at(4 / 255)(model, x, y, generator=seeded(0))
-    assert (z - x).abs().max() <= 4 / 255 + 1e-6 and z.min() >= 0 and z.max() <= 1 and not z.requires_grad
+    assert ((z - x).abs().max() <= 4 / 255 + 1e-6 and z.min() >= 0 and z.max() <= 1
+            and not z.requires_grad)
     same = (z == x).flatten(1).all(1)
-    assert torch.equal(z[same], x[same]) and (predict(model, z, y)[~same] != y[~same]).all() and 0 < same.sum() < 12
+    assert torch.equal(z[same], x[same]) and (predict(model, z,
+                                                      y)[~same] != y[
+                                                          ~same]).all() and 0 < same.sum() < 12
 
 
 def test_no_weaker_than_pgd_and_the_same_for_the_same_seed() -> None:
     model, test = trained_lenet()
     part, strong = test.take(slice(0, 40)), named("autoattack", 2 / 255)
     quick = AutoAttack(strong.eps, ("apgd-ce", "apgd-t"))
-    told = [evaluate(model, s_part, attack, progress=False) for attack in (quick, ATTACKS["pgd20"].at(2 / 255)) for s_part in [whole(part)]]
-    assert told[0].nat == told[1].nat and sum(told[0].rob.wrong) >= sum(told[1].rob.wrong) > sum(told[0].nat.wrong)
+    told = [evaluate(model, s_part, attack, progress=False)
+            for attack in (quick, ATTACKS["pgd20"].at(2 / 255)) for s_part in [whole(part)]]
+    assert told[0].nat == told[1].nat and sum(told[0].rob.wrong) >= sum(told[1].rob.wrong) > sum(
+        told[0].nat.wrong)
     assert told[0] == evaluate(model, whole(part), quick, progress=False)
 
 
@@ -63,7 +70,8 @@ def whole(part: Any) -> Any:
 
 
 def test_the_standard_four() -> None:
-    """Square, too, with its 5,000 queries; on three images one of which is wrong when clean and not attacked."""
+    """Square, too, with its 5,000 queries; on three images one of which is wrong when clean and not
+    attacked."""
     model, x, y, needed = linear(40)
     order = needed.argsort()[[0, 20, 39]]
     x, y = x[order], y[order].clone()
@@ -79,7 +87,9 @@ def test_no_image_and_one(n: int) -> None:
 
 
 def test_everything_is_left_alone() -> None:
-    model, x, y = Small(4, dropout=0.5).train(), torch.rand(6, 1, 6, 6, generator=seeded(0)), torch.tensor([0, 1, 2, 3, 0, 1])
+    model, x, y = Small(4, dropout=0.5).train(), torch.rand(6, 1, 6, 6,
+                                                            generator=seeded(0)), torch.tensor([0,
+                                                                1, 2, 3, 0, 1])
 
     def tracer(*_: object) -> None: ...
 
@@ -106,7 +116,8 @@ def test_the_kernels_projection_is_pyautoattacks(size: int) -> None:
     away = torch.randn(60, generator=g)
     away[:20] *= 1e-3  # near: no pixel at its limit
     away[50:] *= 1e4  # out of reach: the corner
-    t[30:40] = 10 ** (-4 * torch.rand(10, size, generator=g))  # rooms of all sizes: many steps to the answer
+    # rooms of all sizes: many steps to the answer
+    t[30:40] = 10 ** (-4 * torch.rand(10, size, generator=g))
     w[30:40] = w[30:40].abs() * 10 ** (4 * torch.rand(10, size, generator=g))
     away[30:40] = 0.5 * (w * t)[30:40].sum(1)
     b = (w * t).sum(1) - away
@@ -118,9 +129,11 @@ def test_the_kernels_projection_is_pyautoattacks(size: int) -> None:
     assert not reached[50:].any()
     torch.testing.assert_close(autoattack._quick(projection_linf)(t, w, b), ours, atol=1e-6, rtol=0)
     with native.off():
-        torch.testing.assert_close(autoattack._quick(projection_linf)(t, w, b), theirs, atol=0, rtol=0)
+        torch.testing.assert_close(autoattack._quick(projection_linf)(t, w, b), theirs, atol=0,
+                                   rtol=0)
     doubles = t.double(), w.double(), b.double()
-    torch.testing.assert_close(autoattack._quick(projection_linf)(*doubles), projection_linf(*doubles), atol=0, rtol=0)
+    torch.testing.assert_close(autoattack._quick(projection_linf)(*doubles),
+                               projection_linf(*doubles), atol=0, rtol=0)
 
 
 
@@ -179,4 +192,5 @@ def test_bad_images_and_names() -> None:
         QUICK(model, x.flatten(1), y)
     with pytest.raises(CourseError, match="Did you mean 'autoattack'"):
         named("autoatack", 8 / 255)
-    assert named("cw20", 0.1) == ATTACKS["cw20"].at(0.1) and named("autoattack", 0.1) == AutoAttack(0.1)
+    assert named("cw20", 0.1) == ATTACKS["cw20"].at(0.1) and named("autoattack",
+        0.1) == AutoAttack(0.1)

@@ -49,7 +49,8 @@ def test_fat_with_tau_k_is_pgd_at(setting):
 
 def test_fat_with_tau_zero_trains_on_wrong_images_as_they_are():
     model, x = Linear(), torch.full((1, 1, 2, 2), 0.4)
-    loss = FAT(PGD(eps=0.2, step_size=0.02, steps=10, start="clean")).loss(model, x, torch.tensor([1]), {}, at(0))
+    loss = FAT(PGD(eps=0.2, step_size=0.02, steps=10, start="clean")).loss(model, x,
+        torch.tensor([1]), {}, at(0))
     torch.testing.assert_close(loss, nn.functional.cross_entropy(model(x), torch.tensor([1])))
 
 
@@ -64,13 +65,15 @@ def test_gairat_with_infinite_l_is_pgd_at(setting):
 
 
 def test_gairat_before_its_begin_is_pgd_at(setting):
-    torch.testing.assert_close(GAIRAT(PLAIN, begin=0.6).loss(*setting, {}, at()), PGDAT(PLAIN).loss(*setting, {}, at()))
+    torch.testing.assert_close(GAIRAT(PLAIN, begin=0.6).loss(*setting, {}, at()),
+                               PGDAT(PLAIN).loss(*setting, {}, at()))
 
 
 def test_gairat_weights():
     """The values of algorithm.md's table at L = -1, K = 10: nearly one, .119 and 6e-6."""
     omega = GAIRAT().omega(torch.tensor([0, 5, 10]))
-    torch.testing.assert_close(omega, torch.tensor([0.99966, 0.11920, 6.1e-6]), rtol=1e-2, atol=1e-5)
+    torch.testing.assert_close(omega, torch.tensor([0.99966, 0.11920, 6.1e-6]), rtol=1e-2,
+                               atol=1e-5)
 
 
 def test_gairat_weighs_the_loss(setting):
@@ -88,7 +91,8 @@ def test_bat_without_target_on_the_ends_is_trades(setting):
 
 @pytest.mark.parametrize(("value", "grad0"), [(to_uniform, 0.27), (from_uniform, 0.9)])
 def test_distance_from_uniform(value, grad0):
-    """Zero at uniform; at a logit of 5 the gradient of KL(p||U) is about .27, that of KL(U||p) about .9 - 1/10."""
+    """Zero at uniform; at a logit of 5 the gradient of KL(p||U) is about .27, that of KL(U||p)
+    about .9 - 1/10."""
     torch.testing.assert_close(value(torch.zeros(2, 10)), torch.zeros(2), atol=1e-6, rtol=0)
     logits = torch.zeros(1, 10).index_fill_(1, torch.tensor([0]), 5.0).requires_grad_()
     (g,) = torch.autograd.grad(value(logits).sum(), logits)
@@ -97,17 +101,21 @@ def test_distance_from_uniform(value, grad0):
     torch.testing.assert_close(g, want)
     assert abs(g[0, 0].item() - grad0) < 0.06
     uniform = torch.full((1, 10), 0.1)
-    direct = (p * (p / uniform).log()).sum() if value is to_uniform else (uniform * (uniform / p).log()).sum()
+    direct = (p * (p / uniform).log()).sum() if value is to_uniform else (uniform
+        * (uniform / p).log()).sum()
     torch.testing.assert_close(value(logits)[0], direct)
 
 
 @pytest.mark.parametrize("preset", ["paper", "code"])
 def test_boundary_pair_on_a_linear_model(preset):
-    """The mean falls by exactly .02 a step from .55: right until .51, wrong from .49 on (crossing half)."""
+    """The mean falls by exactly .02 a step from .55: right until .51, wrong from .49 on (crossing
+    half)."""
     method = BAT.preset(preset, attack=PGD(eps=0.2, step_size=0.02, steps=10, start="clean"))
-    pair = method.images(Linear(), torch.full((1, 1, 2, 2), 0.55), torch.tensor([1]), torch.Generator())
+    pair = method.images(Linear(), torch.full((1, 1, 2, 2), 0.55), torch.tensor([1]),
+                         torch.Generator())
     assert pair["clean"].mean().item() == pytest.approx(0.51, abs=1e-6)
-    assert pair["first"].mean().item() == pytest.approx({"paper": 0.49, "code": 0.47}[preset], abs=1e-6)
+    assert pair["first"].mean().item() == pytest.approx({"paper": 0.49, "code": 0.47}[preset],
+                                                        abs=1e-6)
 
 
 @pytest.mark.parametrize("preset", ["paper", "code"])
@@ -128,9 +136,11 @@ def test_wrong_at_once(preset):
 def test_never_wrong(preset):
     """x_a is z_K in both; x_c is z_{K-1} in the paper, the untested z_K in the code."""
     method = BAT.preset(preset, attack=PGD(eps=0.2, step_size=0.01, steps=10, start="clean"))
-    pair = method.images(Linear(), torch.full((1, 1, 2, 2), 0.9), torch.tensor([1]), torch.Generator())
+    pair = method.images(Linear(), torch.full((1, 1, 2, 2), 0.9), torch.tensor([1]),
+                         torch.Generator())
     assert pair["first"].mean().item() == pytest.approx(0.80, abs=1e-6)
-    assert pair["clean"].mean().item() == pytest.approx(0.81 if preset == "paper" else 0.80, abs=1e-6)
+    assert pair["clean"].mean().item() == pytest.approx(0.81 if preset == "paper" else 0.80,
+                                                        abs=1e-6)
 
 
 def test_bat_is_the_sum_it_says(setting):
@@ -138,7 +148,10 @@ def test_bat_is_the_sum_it_says(setting):
     method = BAT.preset("paper", alpha=0.3)
     pair = method.images(model, x, y, at().generator)
     c, a = model(pair["clean"]), model(pair["first"])
-    want = nn.functional.cross_entropy(c, y) + 6 * kl(model(x), a).mean() + 0.3 * (from_uniform(c).mean() + from_uniform(a).mean())
+    want = nn.functional.cross_entropy(c, y) + 6 * kl(model(x),
+                                                      a).mean() + 0.3 * (
+                                                          from_uniform(c).mean() + from_uniform(
+                                                              a).mean())
     torch.testing.assert_close(method.loss(model, x, y, {}, at()), want)
 
 
@@ -149,14 +162,16 @@ def test_two_draws_differ_and_one_does_not(setting):
     attack = PGD(steps=10, objective="kl", start="gaussian")
 
     def apart(draws: int) -> float:
-        pair = BAT(draws=draws, tau=0, attack=attack, literal=True).images(model, x, y, torch.Generator().manual_seed(0))
+        pair = BAT(draws=draws, tau=0, attack=attack, literal=True).images(model, x, y,
+            torch.Generator().manual_seed(0))
         return float((pair["clean"] - pair["first"]).abs().max())
 
     assert apart(1) <= attack.step_size + 1e-6 < apart(2)
 
 
 def test_walk_is_what_methods_ask_for():
-    assert {"last", "first_wrong", "last_right", "n_right", "t_wrong"} == set(Walk.__dataclass_fields__)
+    assert {"last", "first_wrong", "last_right", "n_right",
+            "t_wrong"} == set(Walk.__dataclass_fields__)
 
 
 BAD = {

@@ -18,7 +18,8 @@ from course_lib.disk import Key
 from course_lib.errors import CourseError
 from tests.faults.shims import WatchedDisk
 
-IDENTITY = {"recipe": "exp1/pgd-at", "rate": 0.001, "data": "ab12", "classes": "cat, dog", "format": 1}
+IDENTITY = {"recipe": "exp1/pgd-at", "rate": 0.001, "data": "ab12", "classes": "cat, dog",
+            "format": 1}
 ENVIRONMENT = {"threads": 1, "torch": "2.13.0", "cpu": "AVX2"}
 
 
@@ -37,7 +38,8 @@ def a_state(step: int = 3) -> dict[str, Any]:
         "best": float("inf"),
         "words": {"ε": "8/255", 7: None, "last": True, "pair": (1, 2.5)},
         "random": torch.get_rng_state(),
-        "kinds": [torch.ones(2, dtype=d) for d in (torch.bfloat16, torch.float16, torch.bool, torch.int8, torch.complex64, torch.float64)],
+        "kinds": [torch.ones(2, dtype=d) for d in (torch.bfloat16, torch.float16, torch.bool,
+                                                   torch.int8, torch.complex64, torch.float64)],
         "empty": [torch.zeros(0), [], {}, torch.tensor(3)],
         "last": torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
     }
@@ -105,7 +107,8 @@ def test_keeps_the_newest_three(tmp_path: Path) -> None:
         (collections.OrderedDict([(1.5j, 2)]), "complex"),
     ],
 )
-def test_a_state_that_could_not_be_loaded_again_is_refused(tmp_path: Path, value: object, word: str) -> None:
+def test_a_state_that_could_not_be_loaded_again_is_refused(tmp_path: Path, value: object,
+                                                           word: str) -> None:
     store = Store(tmp_path)
     with pytest.raises(CourseError, match=rf"state\['list'\]\[1\] holds a .*{word}; a state holds tensors, numbers"):
         store.save(1, {"list": [0, value]})
@@ -148,7 +151,8 @@ def test_another_run_is_refused_with_a_list_and_the_word(tmp_path: Path) -> None
     with pytest.raises(CourseError) as refusal:
         store.open(other, ENVIRONMENT)
     text = str(refusal.value)
-    assert "classes is not given, was 'cat, dog'; data is 'cd34', was 'ab12'; rate is 0.01, was 0.001; seed is 1, was not given" in text
+    assert ("classes is not given, was 'cat, dog'; data is 'cd34', was 'ab12'; rate is 0.01, was "
+            "0.001; seed is 1, was not given" in text)
     assert "recipe" not in text
     assert "store.fresh()" in text
     assert str(tmp_path / "run-2") in text
@@ -170,7 +174,9 @@ def test_another_environment_is_told_and_goes_on(tmp_path: Path) -> None:
     store.save(7, {"model": {}})
     store.close()
     store = Store(tmp_path)
-    with pytest.warns(UserWarning, match="threads is 4, was 1: it will be as good, but bit-identity is not promised"):
+    with pytest.warns(UserWarning,
+                      match="threads is 4, was 1: it will be as good, but bit-identity is not "
+                      "promised"):
         store.open(IDENTITY, {**ENVIRONMENT, "threads": 4})
     assert (store.latest() or (0,))[0] == 7
     store.close()
@@ -178,7 +184,8 @@ def test_another_environment_is_told_and_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, 1j, b"x", torch.tensor(1)])
 def test_an_identity_is_flat(tmp_path: Path, value: Any) -> None:
-    with pytest.raises(CourseError, match=r"identity\['rate'\] is .*; it must be a string or a number"):
+    with pytest.raises(CourseError,
+                       match=r"identity\['rate'\] is .*; it must be a string or a number"):
         Store(tmp_path).open({"rate": value}, {})
 
 
@@ -197,7 +204,8 @@ def test_a_new_machine_goes_on_from_the_mirror(tmp_path: Path) -> None:
     newest = Store(tmp_path / "old machine", tmp_path / "drive" / "run")  # which is behind now
     assert (newest.latest() or (0,))[0] == 8
     with pytest.raises(CourseError, match="rate is 2"):
-        Store(tmp_path / "third machine", tmp_path / "drive" / "run").open({**IDENTITY, "rate": 2}, ENVIRONMENT)
+        Store(tmp_path / "third machine", tmp_path / "drive" / "run").open({**IDENTITY, "rate": 2},
+            ENVIRONMENT)
     assert newest.fresh().mirror is not None
     assert newest.fresh().mirror.folder.path == tmp_path / "drive" / "run-2"
 
@@ -219,7 +227,8 @@ def test_a_slow_mirror_does_not_hold_up_a_save_and_gets_the_newest(tmp_path: Pat
 
 
 def test_an_unmounted_drive_is_not_taken_for_a_folder(tmp_path: Path) -> None:
-    """When Drive goes, an empty local folder is left; what would be written there is lost, and Drive cannot be mounted again."""
+    """When Drive goes, an empty local folder is left; what would be written there is lost, and
+    Drive cannot be mounted again."""
     drive = tmp_path / "drive" / "MyDrive"
     drive.mkdir(parents=True)
     store = Store(tmp_path / "here", drive / "course" / "run")
@@ -248,7 +257,8 @@ def test_close_says_when_the_mirror_is_behind(tmp_path: Path) -> None:
     store.mirror.copy = lambda packed: (gate.wait(), copy(packed))  # type: ignore[method-assign]
     store.closing_time = 0.01
     store.save(5, {"model": {}})
-    with pytest.warns(UserWarning, match="The newest checkpoint, step 5, is in .*here but not yet in .*there"):
+    with pytest.warns(UserWarning,
+                      match="The newest checkpoint, step 5, is in .*here but not yet in .*there"):
         store.close()
     gate.set()
     assert store.mirror.close(60)
@@ -257,7 +267,8 @@ def test_close_says_when_the_mirror_is_behind(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_mirror_that_cannot_be_reached_at_the_start_is_told_and_tried_again(tmp_path: Path) -> None:
+def test_a_mirror_that_cannot_be_reached_at_the_start_is_told_and_tried_again(tmp_path:
+        Path) -> None:
     (tmp_path / "drive").write_text("a file where a folder should be")
     store = Store(tmp_path / "here", tmp_path / "drive" / "run")
     with warnings.catch_warnings(record=True) as told:
@@ -321,7 +332,8 @@ def test_the_lease_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_order_of_a_save(tmp_path: Path) -> None:
-    """Nothing but a power cut can show that a fsync is missing: so the calls themselves are compared."""
+    """Nothing but a power cut can show that a fsync is missing: so the calls themselves are
+    compared."""
     store = Store(tmp_path)
     for step in range(3):
         store.save(step, {"model": {}})
@@ -339,7 +351,8 @@ def test_the_order_of_a_copy(tmp_path: Path) -> None:
         store.save(step, {"model": {}})
         assert store.mirror.close(60)
     one_file = ["create", "write", "fsync", "close", "read"]
-    assert disk.seen == ["make", *one_file, *one_file, "names", "truncate", "remove", "truncate", "remove"]
+    assert disk.seen == ["make", *one_file, *one_file, "names", "truncate", "remove", "truncate",
+                         "remove"]
 
 
 def test_a_file_that_is_listed_but_not_there_is_skipped(tmp_path: Path) -> None:

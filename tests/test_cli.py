@@ -21,13 +21,15 @@ from tests.helpers import network_of, report, tiny_dataset, with_tiny_recipes
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Tiny recipes, one of them stored for two seeds (untrained), and a working folder of its own."""
+    """Tiny recipes, one of them stored for two seeds (untrained), and a working folder of its
+    own."""
     with_tiny_recipes(monkeypatch)
     monkeypatch.setenv("COURSE_MODELS", str(tmp_path / "models"))
     monkeypatch.chdir(tmp_path)
     made = {"model": "lenet5", "classes": ["cat", "dog", "frog"]}
     for seed in (0, 1):
-        record = {"recipe": "tiny/first", "seed": seed, "made_from": made, "reports": [report().to_json()]}
+        record = {"recipe": "tiny/first", "seed": seed, "made_from": made,
+                  "reports": [report().to_json()]}
         publish("tiny/first", seed, network_of(RECIPES["tiny/first"]), record, tmp_path / "models")
 
 
@@ -49,10 +51,12 @@ def data(capsys: Capture, *argv: str) -> Any:
 
 def test_list(capsys: Capture) -> None:
     rows = {r["recipe"]: r for r in data(capsys, "list")}
-    assert rows.keys() == RECIPES.keys() and rows["tiny/first"]["stored"] == [0, 1] and rows["exp1/natural"]["stored"] == []
+    assert rows.keys() == RECIPES.keys() and rows["tiny/first"]["stored"] == [0,
+        1] and rows["exp1/natural"]["stored"] == []
     assert rows["exp1/natural"]["epochs"] == 15 and rows["exp1/natural"]["seeds"] == 5
     code, out, err = call(capsys, "list")
-    assert code == 0 and "tiny/first" in out and "2 of 2 seeds stored, 2 with weights" in out and err == ""
+    assert (code == 0 and "tiny/first" in out and "2 of 2 seeds stored, 2 with weights" in out
+            and err == "")
     drop_weights("tiny/first", 1)
     assert next(r for r in data(capsys, "list") if r["recipe"] == "tiny/first")["weights"] == [0]
 
@@ -63,28 +67,36 @@ def test_list_without_any_models(capsys: Capture, monkeypatch: pytest.MonkeyPatc
 
 
 def test_evaluate(capsys: Capture) -> None:
-    row = data(capsys, "evaluate", "tiny/first", "--seed", "1", "--attack", "pgd10", "--eps", "8/255")
+    row = data(capsys, "evaluate", "tiny/first", "--seed", "1", "--attack", "pgd10", "--eps",
+               "8/255")
     assert list(row) == ["recipe", "seed", "attack", "eps", "classes", "counts", "nat", "rob"]
-    assert (row["recipe"], row["seed"], row["attack"], row["eps"]) == ("tiny/first", 1, "pgd10", pytest.approx(8 / 255))
+    assert (row["recipe"], row["seed"], row["attack"], row["eps"]) == ("tiny/first", 1, "pgd10",
+        pytest.approx(8 / 255))
     assert row["classes"] == ["cat", "dog", "frog"] and row["counts"] == [4, 4, 4]
     assert all(0 <= n <= r <= 1 for n, r in zip(row["nat"], row["rob"], strict=True))
     assert data(capsys, "evaluate", "tiny/first", "--per-class", "2")["counts"] == [2, 2, 2]
     code, out, _ = call(capsys, "evaluate", "tiny/first", "--eps", "0.01")
-    assert code == 0 and len(out.splitlines()) == 4 and out.startswith("errors on 12 test images; pgd20 with a budget of 0.01\ncat")
+    assert code == 0 and len(out.splitlines()) == 4 and out.startswith("errors on 12 test images; "
+                                                                       "pgd20 with a budget of "
+                                                                       "0.01\ncat")
     assert "budget of 8/255\n" in call(capsys, "evaluate", "tiny/first")[1]
     weak = call(capsys, "evaluate", "tiny/first", "--attack", "pgd10", "--eps", "1/2")[1]
     assert "pgd10 with a budget of 0.5 (weak: its 10 steps of" in weak
 
 
 def test_an_attack_has_its_own_budget_unless_another_is_named(capsys: Capture) -> None:
-    assert data(capsys, "evaluate", "tiny/first", "--attack", "pgd20-fine")["eps"] == EXAMINERS["pgd20-fine"].eps != 8 / 255
+    assert data(capsys, "evaluate", "tiny/first", "--attack",
+                "pgd20-fine")["eps"] == EXAMINERS["pgd20-fine"].eps != 8 / 255
 
 
 def test_score(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     search = Search("bisection", PGD(steps=1), 0.02, 0.05, 0.01)
-    monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255),), {k: dataclasses.replace(search, estimator=k) for k in ESTIMATORS}))
+    monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255),),
+                                            {k: dataclasses.replace(search, estimator=k)
+                                             for k in ESTIMATORS}))
     rows = data(capsys, "score", "tiny/first", "--seeds", "1", "--jobs", "1", "--per-class", "2")
-    assert [r["score"] for r in rows] == ["CAU", "CRU_eps", "CRU_eps", "CRU_s"] and {r["seed"] for r in rows} == {0}
+    assert [r["score"] for r in rows] == ["CAU", "CRU_eps", "CRU_eps", "CRU_s"] and {r["seed"]
+        for r in rows} == {0}
     assert rows[1]["counts"] == [2, 2, 2]
     code, out, _ = call(capsys, "score", "tiny/first", "--jobs", "1")
     assert code == 0 and out.strip() == "8 scores of 2 models are in their records"
@@ -92,10 +104,14 @@ def test_score(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_luf(capsys: Capture, tmp_path: Path) -> None:
-    (row,) = data(capsys, "luf", "tiny/first", "--left-out", "2", "--designs", "paired", "--jobs", "1", "--epochs", "1")
-    assert row["recipe"] == "tiny/first@epochs=1" and row["design"] == "paired" and len(row["flips"]) == 2
-    assert (tmp_path / "models" / "luf" / "manifest.json").is_file() and not (tmp_path / "models" / "tiny" / "first@epochs=1").exists()
-    code, out, _ = call(capsys, "luf", "tiny/first", "--left-out", "2", "--designs", "paired", "--jobs", "1", "--epochs", "1")
+    (row,) = data(capsys, "luf", "tiny/first", "--left-out", "2", "--designs", "paired", "--jobs",
+                  "1", "--epochs", "1")
+    assert row["recipe"] == "tiny/first@epochs=1" and row["design"] == "paired" and len(
+        row["flips"]) == 2
+    assert (tmp_path / "models" / "luf" / "manifest.json").is_file() and not (tmp_path / "models"
+        / "tiny" / "first@epochs=1").exists()
+    code, out, _ = call(capsys, "luf", "tiny/first", "--left-out", "2", "--designs", "paired",
+                        "--jobs", "1", "--epochs", "1")
     assert code == 0 and out.startswith("tiny/first@epochs=1") and "LUF_t" in out
     assert "Meant for it: luf" in call(capsys, "luf", "tony")[2]
 
@@ -103,7 +119,8 @@ def test_luf(capsys: Capture, tmp_path: Path) -> None:
 def test_results(capsys: Capture) -> None:
     rows = data(capsys, "results")
     assert [(r["recipe"], r["seed"]) for r in rows] == [("tiny/first", 0), ("tiny/first", 1)]
-    assert list(rows[0]) == ["recipe", "seed", "attack", "eps", "classes", "counts", "nat", "rob"] and rows[0]["nat"] == [0.1, 0.5, 0.15]
+    assert list(rows[0]) == ["recipe", "seed", "attack", "eps", "classes", "counts", "nat",
+                             "rob"] and rows[0]["nat"] == [0.1, 0.5, 0.15]
     assert call(capsys, "results")[1].splitlines()[1].split()[:3] == ["tiny/first", "2", "22.50"]
     assert call(capsys, "results", "--markdown")[1].startswith("| model | seeds |")
 
@@ -115,13 +132,16 @@ def test_what_was_trained_is_evaluated_where_it_is(capsys: Capture, tmp_path: Pa
     assert code == 1 and "Unknown model" in err
     row = data(capsys, "evaluate", "tiny/first@epochs=1", "--seed", "5", "--models", out)
     model = load_model("tiny/first@epochs=1", seed=5, root=tmp_path / "mine")
-    assert row["rob"] == pytest.approx(list(evaluate(model, tiny_dataset().test, PGD(), progress=False).rob.by_class))
-    assert [r["recipe"] for r in data(capsys, "results", "--models", out)] == ["tiny/first@epochs=1"]
+    assert row["rob"] == pytest.approx(list(evaluate(model, tiny_dataset().test, PGD(),
+                                                     progress=False).rob.by_class))
+    assert [r["recipe"] for r in data(capsys, "results", "--models",
+                                      out)] == ["tiny/first@epochs=1"]
 
 
 def test_train_and_train_again(capsys: Capture, tmp_path: Path) -> None:
     record = data(capsys, "train", "tiny/first", "--seed", "1", "--out", "mine")
-    assert (record["recipe"], record["seed"], record["made_from"]["training_examples"]) == ("tiny/first", 1, 24)
+    assert (record["recipe"], record["seed"],
+            record["made_from"]["training_examples"]) == ("tiny/first", 1, 24)
     assert json.loads((tmp_path / "mine" / "tiny" / "first" / "seed1.json").read_text()) == record
     again = data(capsys, "train", "tiny/first", "--seed", "1", "--out", "mine")
     assert again["history"] == record["history"] and again["reports"] == record["reports"]
@@ -134,7 +154,8 @@ def test_sweep(capsys: Capture, tmp_path: Path) -> None:
     words = ["sweep", "tiny/f*", "--seeds", "1", "--jobs", "1", "--models", "new"]
     for _ in range(2):
         rows = data(capsys, *words)
-        assert [(r["recipe"], r["seed"]) for r in rows] == [("tiny/first", 0)] and (tmp_path / "new" / "manifest.json").is_file()
+        assert [(r["recipe"], r["seed"]) for r in rows] == [("tiny/first", 0)] and (tmp_path / "new"
+            / "manifest.json").is_file()
 
 
 def test_interrupted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +196,8 @@ def test_interrupted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.parametrize("as_json", [False, True])
-def test_errors_go_to_standard_error_alone(argv: list[str], say: str, as_json: bool, capsys: Capture, tmp_path: Path) -> None:
+def test_errors_go_to_standard_error_alone(argv: list[str], say: str, as_json: bool,
+                                           capsys: Capture, tmp_path: Path) -> None:
     models = {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
     code, out, err = call(capsys, *argv, *["--json"] * as_json)
     assert code == 1 and out == "" and say in err and "Traceback" not in err
@@ -215,7 +237,8 @@ def test_help(command: str, capsys: Capture) -> None:
 
 
 def test_as_a_program(tmp_path: Path) -> None:
-    """python -m course_lib restarts itself once with the allocator's settings and passes arguments and exit code on."""
+    """python -m course_lib restarts itself once with the allocator's settings and passes arguments
+    and exit code on."""
     root = Path(__file__).parent.parent
     script = [sys.executable, "-m", "course_lib", "evaluate", "no such", "--json"]
     done = subprocess.run(script, cwd=root, capture_output=True, text=True, check=False)
@@ -223,7 +246,8 @@ def test_as_a_program(tmp_path: Path) -> None:
 
 
 def train(out: Path, *words: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "course_lib", "train", "exp1/natural", "--limit", "6000", "--epochs", "5", "--out", str(out), *words]
+    command = [sys.executable, "-m", "course_lib", "train", "exp1/natural", "--limit", "6000",
+               "--epochs", "5", "--out", str(out), *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -233,7 +257,8 @@ def weights_of(out: Path) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_training_saves_and_the_same_command_ends_with_the_same_weights(tmp_path: Path, number: int) -> None:
+def test_an_interrupted_training_saves_and_the_same_command_ends_with_the_same_weights(tmp_path:
+        Path, number: int) -> None:
     """Exit code 130, then 0; and a third call says that it is finished."""
     assert train(tmp_path / "whole").communicate(timeout=120)
     stopped = train(tmp_path / "stopped")
@@ -245,14 +270,16 @@ def test_an_interrupted_training_saves_and_the_same_command_ends_with_the_same_w
     assert stopped.returncode == 130 and "goes on from there" in err
     resumed = train(tmp_path / "stopped", "--json")
     out, err = resumed.communicate(timeout=120)
-    assert resumed.returncode == 0 and "resuming at epoch" in err and json.loads(out)["recipe"] == "exp1/natural@limit=6000@epochs=5"
+    assert resumed.returncode == 0 and "resuming at epoch" in err and json.loads(out)[
+        "recipe"] == "exp1/natural@limit=6000@epochs=5"
     assert weights_of(tmp_path / "stopped") == weights_of(tmp_path / "whole")
     again, _ = train(tmp_path / "stopped").communicate(timeout=120)
     assert "finished" in again
 
 
 def test_examine(capsys: Capture, tmp_path: Path) -> None:
-    words = ("examine", "tiny/first", "--attack", "pgd10", "cw20", "--eps", "4/255", "--per-class", "2", "--jobs", "1")
+    words = ("examine", "tiny/first", "--attack", "pgd10", "cw20", "--eps", "4/255", "--per-class",
+             "2", "--jobs", "1")
     found = data(capsys, *words, "--seeds", "1")
     assert [(r["recipe"], r["seed"], r["attack"], r["counts"]) for r in found] == [
         ("tiny/first", 0, attack, [2, 2, 2]) for attack in ("pgd10", "cw20")

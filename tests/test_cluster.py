@@ -1,4 +1,5 @@
-"""A sweep gives the same bits on any backend, and a dask cluster loses a worker without losing its work."""
+"""A sweep gives the same bits on any backend, and a dask cluster loses a worker without losing its
+work."""
 
 from __future__ import annotations
 
@@ -45,9 +46,11 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[distributed.LocalCluster]:
-    """A scheduler and two worker processes on ports that are free. A worker that dies is started again."""
+    """A scheduler and two worker processes on ports that are free. A worker that dies is started
+    again."""
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None, silence_logs="CRITICAL"
+        n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None,
+        silence_logs="CRITICAL"
     ) as found:
         yield found
 
@@ -56,7 +59,8 @@ def test_loky_gives_the_same_bits(expected: dict[str, str], tmp_path: Path) -> N
     assert trained(tmp_path, backend="loky", jobs=2) == expected
 
 
-def test_dask_gives_the_same_bits_and_repeats_nothing(expected: dict[str, str], tmp_path: Path, cluster: distributed.LocalCluster) -> None:
+def test_dask_gives_the_same_bits_and_repeats_nothing(expected: dict[str, str], tmp_path: Path,
+                                                      cluster: distributed.LocalCluster) -> None:
     words = {"backend": "dask", "scheduler": cluster.scheduler_address}
     assert trained(tmp_path, **words) == expected
     written = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
@@ -64,8 +68,10 @@ def test_dask_gives_the_same_bits_and_repeats_nothing(expected: dict[str, str], 
     assert written == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
 
 
-def test_a_killed_worker_costs_nothing(expected: dict[str, str], tmp_path: Path, cluster: distributed.LocalCluster) -> None:
-    """The first worker to save a checkpoint is killed there, as by a machine that is taken away: no handler, no clean-up."""
+def test_a_killed_worker_costs_nothing(expected: dict[str, str], tmp_path: Path,
+                                       cluster: distributed.LocalCluster) -> None:
+    """The first worker to save a checkpoint is killed there, as by a machine that is taken away: no
+    handler, no clean-up."""
     mark = tmp_path / "killed"
 
     def killed_once(mark: str) -> int:
@@ -97,14 +103,19 @@ def test_a_killed_worker_costs_nothing(expected: dict[str, str], tmp_path: Path,
         assert pid not in client.run(os.getpid).values()
 
 
-def test_a_killed_worker_costs_one_left_out_training(tmp_path: Path, cluster: distributed.LocalCluster) -> None:
-    """Trainings keep no checkpoint, they are so short: the one that was under way is done again, and no other."""
-    name, words = "luf/fashion-mnist-standard", {"left_out": 6, "designs": ["paired"], "limit": 200, "epochs": 1, "progress": False}
-    (want,) = leave_out([name], out=tmp_path / "other", models=tmp_path / "other", backend="sequential", jobs=1, **words)
+def test_a_killed_worker_costs_one_left_out_training(tmp_path: Path,
+                                                     cluster: distributed.LocalCluster) -> None:
+    """Trainings keep no checkpoint, they are so short: the one that was under way is done again,
+    and no other."""
+    name, words = "luf/fashion-mnist-standard", {"left_out": 6, "designs": ["paired"], "limit": 200,
+                                                 "epochs": 1, "progress": False}
+    (want,) = leave_out([name], out=tmp_path / "other", models=tmp_path / "other",
+                        backend="sequential", jobs=1, **words)
     told, mark = tmp_path / "told", tmp_path / "killed"
 
     class Watched(distributed.WorkerPlugin):
-        """In every worker, in those that are started anew too: tell each file to be written; the third one is the end of its process."""
+        """In every worker, in those that are started anew too: tell each file to be written; the
+        third one is the end of its process."""
 
         def setup(self, worker: Any) -> None:
             from course_lib import leave_out as room
@@ -126,7 +137,8 @@ def test_a_killed_worker_costs_one_left_out_training(tmp_path: Path, cluster: di
     with distributed.Client(cluster, set_as_default=False) as client:
         client.register_plugin(Watched(), "watched")
         before = set(client.run(os.getpid).values())
-        (found,) = leave_out([name], out=tmp_path, models=tmp_path, backend="dask", scheduler=cluster.scheduler_address, **words)
+        (found,) = leave_out([name], out=tmp_path, models=tmp_path, backend="dask",
+                             scheduler=cluster.scheduler_address, **words)
         client.unregister_worker_plugin("watched")
     pid, lost = mark.read_text().split()
     trainings = [line.split()[1] for line in told.read_text().splitlines()]
@@ -140,15 +152,19 @@ def test_a_killed_worker_costs_one_left_out_training(tmp_path: Path, cluster: di
     ({"backend": "dask"}, "distributed.Client"),
 ])
 def test_what_cannot_be_reached_is_told(words: dict[str, Any], say: str, tmp_path: Path) -> None:
-    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(CourseError, match=say):
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(CourseError,
+            match=say):
         sweep(TASKS, out=tmp_path, models=tmp_path, **SHORT, **words)
 
 
-def test_the_same_from_a_shell(expected: dict[str, str], tmp_path: Path, cluster: distributed.LocalCluster,
+def test_the_same_from_a_shell(expected: dict[str, str], tmp_path: Path,
+                               cluster: distributed.LocalCluster,
                                capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--seeds", "2", "--limit", "200", "--epochs", "2", "--out", str(tmp_path / "runs"), "--models", str(tmp_path / "models")]
+    words = ["--seeds", "2", "--limit", "200", "--epochs", "2", "--out", str(tmp_path / "runs"),
+             "--models", str(tmp_path / "models")]
     assert main(["sweep", *TASKS, *words, "--scheduler", cluster.scheduler_address]) == 0
     assert hashes(tmp_path / "models") == expected
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
-        assert main(["sweep", *TASKS, *words[:-1], str(tmp_path / "none"), "--scheduler", "tcp://127.0.0.1:9"]) == 1
+        assert main(["sweep", *TASKS, *words[:-1], str(tmp_path / "none"), "--scheduler",
+                     "tcp://127.0.0.1:9"]) == 1
     assert "No dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err

@@ -14,7 +14,8 @@ from course_lib import colab
 from course_lib.errors import CourseError
 from tests.faults.shims import mounts, stand_in
 
-SIGNS = ("KAGGLE_KERNEL_RUN_TYPE", "KAGGLE_URL_BASE", "COLAB_RELEASE_TAG", "BINDER_SERVICE_HOST", "BINDER_REPO_URL")
+SIGNS = ("KAGGLE_KERNEL_RUN_TYPE", "KAGGLE_URL_BASE", "COLAB_RELEASE_TAG", "BINDER_SERVICE_HOST",
+         "BINDER_REPO_URL")
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +24,11 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for sign in SIGNS:
         monkeypatch.delenv(sign, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("course_lib.checkpoints.Store.closing_time", 120.0)  # on a busy machine, too
+    # on a busy machine, too
+    monkeypatch.setattr("course_lib.checkpoints.Store.closing_time", 120.0)
     monkeypatch.setattr(colab, "DRIVE", tmp_path / "drive")
-    monkeypatch.setattr(colab, "RESULTS", {"colab": str(tmp_path / "content"), "kaggle": str(tmp_path / "working")})
+    monkeypatch.setattr(colab, "RESULTS", {"colab": str(tmp_path / "content"),
+                                           "kaggle": str(tmp_path / "working")})
 
 
 @pytest.mark.parametrize(
@@ -38,27 +41,31 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (("KAGGLE_KERNEL_RUN_TYPE", "COLAB_RELEASE_TAG"), "kaggle"),
     ],
 )
-def test_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, signs: tuple[str, ...], where: str) -> None:
+def test_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, signs: tuple[str, ...],
+               where: str) -> None:
     for sign in signs:
         monkeypatch.setenv(sign, "1")
     session = colab.setup()
     assert session.where == where
     assert session.drive is None
-    assert session.results == {"kaggle": tmp_path / "working", "colab": tmp_path / "content"}.get(where, tmp_path / "results")
+    assert session.results == {"kaggle": tmp_path / "working",
+                               "colab": tmp_path / "content"}.get(where, tmp_path / "results")
     line = session.line()
     assert "\n" not in line
     for word in (colab.NAMES[where], torch.__version__, str(session.results), colab.KEPT[where]):
         assert word in line
 
 
-def test_the_loaded_package_tells_colab_and_kaggle_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loaded_package_tells_colab_and_kaggle_comes_first(monkeypatch:
+        pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, mounts)
     assert colab.whereabouts() == "colab"
     monkeypatch.setenv("KAGGLE_URL_BASE", "x")
     assert colab.whereabouts() == "kaggle"
 
 
-def test_drive_is_asked_for_only_when_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_drive_is_asked_for_only_when_wanted(monkeypatch: pytest.MonkeyPatch,
+                                             tmp_path: Path) -> None:
     asked: list[str] = []
     stand_in(monkeypatch, lambda place: (asked.append(place), mounts(place)))
     assert colab.setup().drive is None
@@ -70,7 +77,8 @@ def test_drive_is_asked_for_only_when_wanted(monkeypatch: pytest.MonkeyPatch, tm
     assert colab.setup(drive=True) == session  # "Run all" again
 
 
-def test_the_store_of_a_session_has_its_copy_in_drive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_store_of_a_session_has_its_copy_in_drive(monkeypatch: pytest.MonkeyPatch,
+                                                      tmp_path: Path) -> None:
     stand_in(monkeypatch, mounts)
     store = colab.setup(drive=True).store("exp1/pgd-at")
     store.save(4, {"model": {"w": torch.ones(2)}})
@@ -92,7 +100,8 @@ def test_the_store_of_a_session_has_its_copy_in_drive(monkeypatch: pytest.Monkey
         None,
     ],
 )
-def test_a_drive_that_cannot_be_mounted_is_a_warning(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+def test_a_drive_that_cannot_be_mounted_is_a_warning(monkeypatch: pytest.MonkeyPatch,
+                                                     error: Exception | None) -> None:
     def mount(place: str) -> None:
         if error is not None:
             raise error
@@ -129,7 +138,8 @@ def test_a_store_stays_below_the_results(name: str) -> None:
 
 def test_only_this_room_knows_colab() -> None:
     root = Path(colab.__file__).parent
-    knowing = {path.name for path in root.rglob("*.py") if "google.colab" in path.read_text(encoding="utf-8")}
+    knowing = {path.name for path in root.rglob("*.py")
+               if "google.colab" in path.read_text(encoding="utf-8")}
     assert knowing == {"colab.py"}
 
 
@@ -144,19 +154,24 @@ def test_what_a_training_takes_is_measured_and_guessed() -> None:
     session = colab.setup()
     line = session.how_long("exp1/pgd-at")
     assert "\n" not in line and line.startswith("exp1/pgd-at: ")
-    assert re.search(r"\d+ (s|minutes) on one CPU core \(measured\), \d+ (s|minutes) on a GPU \(an estimate\)$", line)
+    assert re.search(
+        r"\d+ (s|minutes) on one CPU core \(measured\), \d+ (s|minutes) on a GPU \(an estimate\)$",
+        line)
     assert session.how_long("exp1/natural", "exp1/pgd-at").splitlines()[1] == line
     with pytest.raises(CourseError, match="Nobody has measured exp1/nothing"):
         session.how_long("exp1/nothing")
 
 
-def test_full_is_refused_only_where_the_machine_is_too_weak(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_is_refused_only_where_the_machine_is_too_weak(monkeypatch:
+                                                            pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(colab, "_seconds", lambda name: (4 * 3600.0, 600.0))
     machines = (("colab", "cpu"), ("local", "cpu"), ("kaggle", "cuda"))
-    on = {where: colab.Session(where, torch.device(device), Path("results")) for where, device in machines}
+    on = {where: colab.Session(where, torch.device(device), Path("results")) for where,
+          device in machines}
     assert "4 hours" in on["colab"].how_long("a", full=True)  # it fits into a session
     assert on["colab"].how_long("a", "b") and on["kaggle"].how_long("a", "b", full=True)
-    with pytest.raises(CourseError, match=r"FULL would take about 8 hours here, .* T4 GPU, .*Or leave FULL off"):
+    with pytest.raises(CourseError,
+                       match=r"FULL would take about 8 hours here, .* T4 GPU, .*Or leave FULL off"):
         on["colab"].how_long("a", "b", full=True)
     with pytest.raises(CourseError, match=r"no GPU\. Or leave FULL off"):
         on["local"].how_long("a", "b", full=True)

@@ -22,7 +22,8 @@ from course_lib.data import EMBEDDED, FASHION, FASHION_MD5, Split, batches, halv
 from course_lib.errors import CourseError
 from tests.helpers import THREE, images, labels, seeded, split, tiny_dataset
 
-HOME = Path.home() / ".cache" / "course-data" / "fashion-mnist"  # the whole set, on machines where somebody put it
+# the whole set, on machines where somebody put it
+HOME = Path.home() / ".cache" / "course-data" / "fashion-mnist"
 SMALL = EMBEDDED / "fashion-mnist"
 PUBLISHED = {"t10k-images-idx3-ubyte": 10_000, "t10k-labels-idx1-ubyte": 10_000}
 
@@ -51,10 +52,12 @@ def test_fashion_mnist_embedded() -> None:
     d = load("fashion-mnist", limit=6000)
     assert [len(s) for s in (d.train, d.val, d.test)] == [4800, 1200, 10_000] and d.classes == FASHION and d.groups == ()
     for s in (d.train, d.val, d.test):
-        assert s.x.shape[1:] == (1, 32, 32) and s.x.dtype == torch.uint8 and s.y.dtype == torch.int64
+        assert s.x.shape[1:] == (1, 32,
+                                 32) and s.x.dtype == torch.uint8 and s.y.dtype == torch.int64
         assert proportions(s.y) == pytest.approx([0.1] * 10, abs=0.002)
     pixels = d.test.images(slice(0, 100))
-    assert pixels.dtype == torch.float32 and pixels.min() == 0 and pixels.max() > 0.9 and pixels.max() <= 1
+    assert (pixels.dtype == torch.float32 and pixels.min() == 0 and pixels.max() > 0.9
+            and pixels.max() <= 1)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -74,7 +77,8 @@ def test_the_seed_chooses_the_split_and_nothing_else_does() -> None:
         return [d.train.digest(), d.val.digest(), d.test.digest()]
 
     first, second = rows(1), rows(2)
-    assert first == rows(1) and first[2] == second[2] and first[0] != second[0] and first[1] != second[1]
+    assert first == rows(1) and first[2] == second[2] and first[0] != second[0] and first[
+        1] != second[1]
 
 
 def test_training_and_validation_do_not_overlap() -> None:
@@ -84,19 +88,23 @@ def test_training_and_validation_do_not_overlap() -> None:
 
 
 def test_the_embedded_images_split_as_in_the_full_set() -> None:
-    """So no validation image of a small run was ever trained on by a stored model: here on a made-up full set."""
+    """So no validation image of a small run was ever trained on by a stored model: here on a
+    made-up full set."""
     full = split(1000, (1, 2, 2))
     train, val = halves(full, None, 0)
-    pool = Split(torch.cat([train.x[:80], val.x[:20]]), torch.cat([train.y[:80], val.y[:20]]), THREE)
+    pool = Split(torch.cat([train.x[:80], val.x[:20]]), torch.cat([train.y[:80], val.y[:20]]),
+                 THREE)
     for limit in (100, 37, 10):
-        for mine, other in zip(room.embedded_halves(pool, limit, 0, 100), halves(full, limit, 0), strict=True):
+        for mine, other in zip(room.embedded_halves(pool, limit, 0, 100), halves(full, limit, 0),
+                               strict=True):
             assert mine.digest() == other.digest()
 
 
 @pytest.mark.skipif(not HOME.is_dir(), reason=f"the whole Fashion-MNIST is not in {HOME}")
 def test_the_embedded_images_are_those_of_the_full_set() -> None:
     full, small = load("fashion-mnist", root=HOME, limit=6000), load("fashion-mnist", limit=6000)
-    assert [full.train.digest(), full.val.digest(), full.test.digest()] == [small.train.digest(), small.val.digest(), small.test.digest()]
+    assert [full.train.digest(), full.val.digest(), full.test.digest()] == [small.train.digest(),
+        small.val.digest(), small.test.digest()]
     whole = load("fashion-mnist", root=HOME)
     assert (len(whole.train), len(whole.val), len(whole.whole().train)) == (48_000, 12_000, 60_000)
 
@@ -105,7 +113,9 @@ def test_the_embedded_images_are_those_of_the_full_set() -> None:
 
 
 def idx(array: np.ndarray) -> bytes:
-    return b"\0\0\x08" + bytes([array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.astype(np.uint8).tobytes()
+    return b"\0\0\x08" + bytes([array.ndim]) + np.array(array.shape,
+                                                        ">i4").tobytes() + array.astype(
+                                                            np.uint8).tobytes()
 
 
 @pytest.fixture
@@ -117,7 +127,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in FASHION_MD5:
         n = sizes[name.split("-")[0]]
         content = idx(rng.integers(0, 256, (n, 28, 28)) if "images" in name else np.arange(n) % 10)
-        monkeypatch.setitem(FASHION_MD5, name, hashlib.md5(content, usedforsecurity=False).hexdigest())
+        monkeypatch.setitem(FASHION_MD5, name,
+                            hashlib.md5(content, usedforsecurity=False).hexdigest())
         (place / name).write_bytes(content)
     return place
 
@@ -130,7 +141,8 @@ def compress(place: Path) -> None:
 
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("inside", [".", "fashion-mnist", "FashionMNIST/raw"])
-def test_a_named_folder_comes_first(folder: Path, tmp_path: Path, inside: str, compressed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_folder_comes_first(folder: Path, tmp_path: Path, inside: str, compressed: bool,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
     if compressed:
         compress(folder)
     root = tmp_path / "root"
@@ -146,14 +158,17 @@ def test_a_named_folder_comes_first(folder: Path, tmp_path: Path, inside: str, c
     assert again.train.digest() == d.train.digest() and again.test.digest() == d.test.digest()
 
 
-def test_the_cache_comes_before_a_download(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_comes_before_a_download(folder: Path, tmp_path: Path,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(room, "torchvision_datasets", lambda: pytest.fail("nothing was to be downloaded"))
+    monkeypatch.setattr(room, "torchvision_datasets",
+                        lambda: pytest.fail("nothing was to be downloaded"))
     shutil.copytree(folder, tmp_path / "cache" / "fashion-mnist")
     assert load("fashion-mnist").train.digest() == load("fashion-mnist", root=folder).train.digest()
 
 
-def test_a_download_comes_last(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_comes_last(folder: Path, tmp_path: Path,
+                               monkeypatch: pytest.MonkeyPatch) -> None:
     class Datasets:
         @staticmethod
         def FashionMNIST(place: Path, download: bool) -> None:
@@ -184,7 +199,8 @@ def cut(place: Path, name: str, keep: float = 0.5) -> None:
 
 
 def flip(place: Path, name: str, at: int) -> None:
-    """One bit of one byte; byte 10 begins the compressed data, -1 ends the length that gzip checks."""
+    """One bit of one byte; byte 10 begins the compressed data, -1 ends the length that gzip
+    checks."""
     path = next(place.glob(f"{name}*"))
     raw = bytearray(path.read_bytes())
     raw[at] ^= 0x02
@@ -193,14 +209,19 @@ def flip(place: Path, name: str, at: int) -> None:
 
 BYTES = (0, 2, 3, 10, 40, 150, 1000, -1)
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "half the files": (lambda p: remove(p, "train"), "holds only some.*train-images-idx3-ubyte, train-labels"),
+    "half the files": (lambda p: remove(p, "train"),
+                       "holds only some.*train-images-idx3-ubyte, train-labels"),
     "one file gone": (lambda p: remove(p, "t10k-labels"), "missing: t10k-labels-idx1-ubyte"),
-    "no file at all": (lambda p: remove(p, "t"), "does not hold Fashion-MNIST. Put its four files there"),
-    "truncated": (lambda p: cut(p, "train-labels"), "train-labels.*(damaged|not the published file)"),
-    "cut to almost nothing": (lambda p: cut(p, "t10k-images", 0.001), "t10k-images.*(damaged|not the published file)"),
+    "no file at all": (lambda p: remove(p, "t"),
+                       "does not hold Fashion-MNIST. Put its four files there"),
+    "truncated": (lambda p: cut(p, "train-labels"),
+                  "train-labels.*(damaged|not the published file)"),
+    "cut to almost nothing": (lambda p: cut(p, "t10k-images", 0.001),
+                              "t10k-images.*(damaged|not the published file)"),
     "empty": (lambda p: cut(p, "t10k-images", 0), "t10k-images.*(damaged|not the published file)"),
     **{
-        f"a bit of byte {at}": (lambda p, at=at: flip(p, "train-images", at), "train-images.*(damaged|not the published file)")
+        f"a bit of byte {at}": (lambda p, at=at: flip(p, "train-images", at),
+                                "train-images.*(damaged|not the published file)")
         for at in BYTES
     },
     "something else": (
@@ -233,18 +254,27 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 EMBEDDED_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "test images cut": (lambda p: cut(p, "t10k-images"), "t10k-images.*(damaged|not the published).*"),
+    "test images cut": (lambda p: cut(p, "t10k-images"),
+                        "t10k-images.*(damaged|not the published).*"),
     **{
-        f"test labels, a bit of byte {at}": (lambda p, at=at: flip(p, "t10k-labels", at), "t10k-labels.*(damaged|not the published)")
+        f"test labels, a bit of byte {at}": (lambda p, at=at: flip(p, "t10k-labels", at),
+                                             "t10k-labels.*(damaged|not the published)")
         for at in BYTES
     },
-    "training images, a bit": (lambda p: flip(p, "train-images", 10_000), "train-images.*(damaged|not the published)"),
-    "training labels gone": (lambda p: remove(p, "train-labels"), "train-labels.*is not there. Reinstall"),
+    "training images, a bit": (lambda p: flip(p, "train-images", 10_000),
+                               "train-images.*(damaged|not the published)"),
+    "training labels gone": (lambda p: remove(p, "train-labels"),
+                             "train-labels.*is not there. Reinstall"),
     "contents gone": (lambda p: remove(p, "contents"), "contents.json.*[Rr]einstall"),
     "contents cut": (lambda p: cut(p, "contents"), "contents.json.*[Rr]einstall"),
-    "contents of another kind": (lambda p: (p / "contents.json").write_text("[1]"), "contents.json.*[Rr]einstall"),
-    "contents without hashes": (lambda p: (p / "contents.json").write_text('{"training_images": 6000}'), "contents.json.*[Rr]einstall"),
-    "contents not text": (lambda p: (p / "contents.json").write_bytes(b"\xff\xfe\xff"), "contents.json.*[Rr]einstall"),
+    "contents of another kind": (lambda p: (p / "contents.json").write_text("[1]"),
+                                 "contents.json.*[Rr]einstall"),
+    "contents without hashes": (lambda p: (p
+                                           / "contents.json").write_text(
+                                               '{"training_images": 6000}'),
+                                "contents.json.*[Rr]einstall"),
+    "contents not text": (lambda p: (p / "contents.json").write_bytes(b"\xff\xfe\xff"),
+                          "contents.json.*[Rr]einstall"),
 }
 
 
@@ -258,7 +288,8 @@ def test_damaged_embedded_data(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
         load("fashion-mnist", limit=100).train  # noqa: B018
 
 
-@pytest.mark.parametrize("error", [OSError("no route to host"), RuntimeError("File not found or corrupted.")])
+@pytest.mark.parametrize("error", [OSError("no route to host"),
+                                   RuntimeError("File not found or corrupted.")])
 @pytest.mark.parametrize("limit", [None, 6001])
 def test_no_network_is_an_error_and_never_a_smaller_set(
     limit: int | None, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -270,7 +301,8 @@ def test_no_network_is_an_error_and_never_a_smaller_set(
     monkeypatch.setattr(room, "torchvision_datasets", fail)
     d = load("fashion-mnist", limit=limit)
     assert len(d.test) == 10_000
-    with pytest.raises(CourseError, match=f"could not be downloaded .{error}.*limit=6000") as caught:
+    with pytest.raises(CourseError,
+                       match=f"could not be downloaded .{error}.*limit=6000") as caught:
         d.train  # noqa: B018
     assert "root=..." in str(caught.value) and not (tmp_path / "cache").exists()
 
@@ -330,7 +362,8 @@ def test_torchvision_that_does_not_fit_this_torch(kind: str, tmp_path: Path) -> 
     )
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parent.parent)])
     done = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+        text=True, check=False
     )
     assert (done.returncode == 0) == (not error) and error in done.stderr, done.stderr
 
@@ -340,7 +373,9 @@ def test_torchvision_that_does_not_fit_this_torch(kind: str, tmp_path: Path) -> 
 
 def test_images_are_served_in_0_to_1() -> None:
     s = Split(torch.tensor([0, 51, 255], dtype=torch.uint8).reshape(3, 1, 1, 1), labels(3), THREE)
-    assert s.images().flatten().tolist() == pytest.approx([0, 0.2, 1]) and s.images(torch.tensor([2])).item() == 1
+    assert s.images().flatten().tolist() == pytest.approx([0, 0.2,
+                                                           1]) and s.images(
+                                                               torch.tensor([2])).item() == 1
     floats = split()
     assert torch.equal(floats.images(), floats.x)
 
@@ -353,12 +388,15 @@ def test_batches_serve_each_example_once(n: int, size: int, seed: int) -> None:
         assert [len(y) for _, y in served] == [size] * (n // size) + [n % size] * (n % size > 0)
         x, y = torch.cat([x for x, _ in served]).flatten(), torch.cat([y for _, y in served])
         order = [s.x.flatten().tolist().index(v) for v in x.tolist()]
-        assert sorted(order) == list(range(n)) and torch.equal(y, s.y[order]) and (generator is not None or order == list(range(n)))
+        assert sorted(order) == list(range(n)) and torch.equal(y,
+            s.y[order]) and (generator is not None or order == list(range(n)))
 
 
 def test_the_order_is_the_generators() -> None:
     def order(seed: int) -> list[int]:
-        return [int(v) for _, y in batches(Split(images(50), torch.arange(50), tuple(map(str, range(50)))), 7, seeded(seed)) for v in y]
+        return [int(v) for _, y in batches(Split(images(50), torch.arange(50),
+                                                 tuple(map(str, range(50)))), 7, seeded(seed))
+                for v in y]
 
     assert order(1) == order(1) != order(2) and order(1) != list(range(50))
 
@@ -368,7 +406,8 @@ def test_a_masked_example_leaves_every_other_batch_as_it_was(data: Any) -> None:
     n, size = data.draw(st.integers(2, 30)), data.draw(st.integers(1, 12))
     i, seed = data.draw(st.integers(0, n - 1)), data.draw(st.sampled_from([None, 0, 1]))
     s = split(n, (1, 1, 1))
-    whole, less = (list(batches(part, size, None if seed is None else seeded(seed))) for part in (s, s.masked(i)))
+    whole, less = (list(batches(part, size, None if seed is None else seeded(seed)))
+                   for part in (s, s.masked(i)))
     gone = s.x[i].item()
     expected = [(x[x.flatten() != gone], y[x.flatten() != gone]) for x, y in whole]
     expected = [(x, y) for x, y in expected if len(y)]
@@ -395,7 +434,8 @@ def test_digest_tells_splits_apart() -> None:
         dataclasses.replace(s, x=s.x.double()),
         dataclasses.replace(s, x=s.x.flip(0)),
     ]
-    assert len({s.digest(), *(o.digest() for o in others)}) == 1 + len(others) and s.digest() == split().digest()
+    assert len({s.digest(), *(o.digest() for o in others)}) == 1 + len(
+        others) and s.digest() == split().digest()
 
 
 def test_take_and_per_class() -> None:
@@ -412,8 +452,10 @@ def test_every_beginning_is_stratified(y: Tensor, seed: int) -> None:
     order = stratified(y, seed)
     assert sorted(order.tolist()) == list(range(len(y))) and torch.equal(order, stratified(y, seed))
     for n in range(1, len(y) + 1):
-        share = torch.bincount(y[order[:n]], minlength=5) - n * torch.bincount(y, minlength=5) / len(y)
-        assert share.abs().max() <= 2.5  # classes differ from their due by at most a few rounded examples
+        share = torch.bincount(y[order[:n]], minlength=5) - n * torch.bincount(y,
+            minlength=5) / len(y)
+        # classes differ from their due by at most a few rounded examples
+        assert share.abs().max() <= 2.5
 
 
 def test_whole_joins_and_keeps_the_validation_set() -> None:
@@ -440,7 +482,8 @@ def test_without_drops_and_renumbers(gone: Any) -> None:
 
 @pytest.mark.parametrize(
     ("gone", "say"),
-    [(["cow"], "Unknown class 'cow'.*cat, dog, frog"), ([3], "0 to 2"), ([-1], "0 to 2"), (["cat", "dog"], "two must be left")],
+    [(["cow"], "Unknown class 'cow'.*cat, dog, frog"), ([3], "0 to 2"), ([-1], "0 to 2"),
+     (["cat", "dog"], "two must be left")],
 )
 def test_without_classes_that_are_not_there(gone: list[Any], say: str) -> None:
     with pytest.raises(CourseError, match=say):

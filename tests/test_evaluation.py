@@ -20,14 +20,16 @@ class Reader(nn.Module):
 
 
 class Script:
-    """An 'attack' whose outcome is known in advance: image i comes to say what the script says for i."""
+    """An 'attack' whose outcome is known in advance: image i comes to say what the script says for
+    i."""
 
     eps = 0.125
 
     def __init__(self, said: list[int]) -> None:
         self.said = torch.tensor(said)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Tensor:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *,
+                 generator: torch.Generator) -> Tensor:
         assert len(x), "no attack is asked to attack nothing"
         number = (100 * x[:, 0, 0, 1]).round().long()
         return written(self.said[number].tolist(), number)
@@ -50,16 +52,20 @@ UNDER = [0, 1, 0, 2, 1, 0, 1, 2, 2]  # both of these come right under attack; th
 def test_counts_in_both_conventions(count_clean: bool, robust: tuple[int, ...], batch: int) -> None:
     """Wrong clean or wrong attacked; or, as the papers' authors count, wrong attacked alone."""
     s = Split(written(CLEAN), TRUTH, THREE)
-    r = evaluate(Reader(), s, Script(UNDER), name="script", count_clean=count_clean, batch=batch, progress=False)
+    r = evaluate(Reader(), s, Script(UNDER), name="script", count_clean=count_clean, batch=batch,
+                 progress=False)
     assert (r.nat.wrong, r.rob.wrong, r.nat.counts) == ((1, 1, 0), robust, (3, 4, 2))
     assert (r.classes, r.attack, r.eps) == (THREE, "script", 0.125)
 
 
 def recovering(attack: PGD, model: nn.Module, s: Split) -> tuple[Tensor, Tensor, Tensor]:
-    """Which images are wrong at z_K, which at any iterate, and which of these recover; all from the path."""
+    """Which images are wrong at z_K, which at any iterate, and which of these recover; all from the
+    path."""
     wrong = predict(model, s.images(), s.y) != s.y
-    last, ever, rest = wrong.clone(), wrong.clone(), ~wrong  # images that are wrong when clean need no attack
-    rights = torch.stack([right for _, right in attack.path(model, s.images(rest), s.y[rest], generator=seeded(0))])
+    # images that are wrong when clean need no attack
+    last, ever, rest = wrong.clone(), wrong.clone(), ~wrong
+    rights = torch.stack([right for _, right in attack.path(model, s.images(rest), s.y[rest],
+                                                            generator=seeded(0))])
     last[rest], ever[rest] = ~rights[-1], (~rights).any(0)
     return last, ever, ever & ~last
 
@@ -70,7 +76,8 @@ def test_early_on_and_off_agree_up_to_examples_that_recover(noise: float, at_lea
     s, attack = test.take(slice(0, 600)), PGD(8 / 255, 1 / 255, 8, noise=noise)
     last, ever, back = recovering(attack, model, s)
     assert at_least <= back.sum() < ever.sum()
-    early, full = (evaluate(model, s, attack, early=e, batch=600, progress=False) for e in (True, False))
+    early, full = (evaluate(model, s, attack, early=e, batch=600, progress=False)
+                   for e in (True, False))
     assert early.rob.wrong == tuple(torch.bincount(s.y[ever], minlength=10).tolist())
     assert full.rob.wrong == tuple(torch.bincount(s.y[last], minlength=10).tolist())
     more = tuple(e - f for e, f in zip(early.rob.wrong, full.rob.wrong, strict=True))

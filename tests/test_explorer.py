@@ -1,4 +1,5 @@
-"""The explorer without widgets: curves that equal the stored reports, views that say what they show, runs of one's own."""
+"""The explorer without widgets: curves that equal the stored reports, views that say what they
+show, runs of one's own."""
 
 from __future__ import annotations
 
@@ -41,10 +42,13 @@ def explorer() -> Explorer:
 def test_every_headline_model_has_a_curve_that_is_not_stale() -> None:
     """`make curves` makes what is missing. Tables have no images to show, so no curves."""
     of_images = [n for n in RECIPES if RECIPES[n].dataset != "adult"]
-    wanted = [n for n, seeds in manifest().items() if n in of_images and "weights" in seeds.get("0", {})]
-    classes = {n: json.loads((models_dir() / manifest()[n]["0"]["record"]["file"]).read_text())["made_from"]["classes"] for n in wanted}
+    wanted = [n for n, seeds in manifest().items() if n in of_images
+              and "weights" in seeds.get("0", {})]
+    classes = {n: json.loads((models_dir() / manifest()[n]["0"]["record"]["file"]).read_text())[
+        "made_from"]["classes"] for n in wanted}
     assert [n for n in wanted if current(n, 0, images_of(classes[n]).digest()) is None] == []
-    assert sum(p.stat().st_size for p in (models_dir() / "curves").rglob("*") if p.is_file()) < 2_000_000
+    assert sum(p.stat().st_size for p in (models_dir() / "curves").rglob("*")
+               if p.is_file()) < 2_000_000
 
 
 @pytest.mark.parametrize("name", [n for n in STORED if n.startswith("exp")])
@@ -53,19 +57,24 @@ def test_a_curve_is_the_stored_report(name: str, eps: int) -> None:
     curve, stored = load_curve(name, FASHION), load_report(name, eps=eps / 255)
     assert curve.eps == BUDGETS and len(curve.y) == len(FASHION)
     assert np.abs(curve.report(eps).nat.by_class - stored.nat.by_class).max() <= 0.001
-    assert np.abs(curve.report(eps).rob.by_class - stored.rob.by_class).max() <= 0.003, "another CPU may differ in an image or two"
+    assert np.abs(curve.report(eps).rob.by_class
+                  - stored.rob.by_class).max() <= 0.003, "another CPU may differ in an image or two"
 
 
 def test_measure_agrees_with_evaluate_and_grows_with_the_budget() -> None:
     part = split(60)
     done: list[tuple[int, int]] = []
-    curve = measure(SMALL, part, "pgd20", (4, 64, 16), batch=500, tick=lambda a, b: done.append((a, b)))
+    curve = measure(SMALL, part, "pgd20", (4, 64, 16), batch=500, tick=lambda a,
+                    b: done.append((a, b)))
     for eps in (4, 16, 64):
-        assert curve.report(eps).rob == evaluate(SMALL, part, ATTACKS["pgd20"].at(eps / 255), progress=False).rob
+        assert curve.report(eps).rob == evaluate(SMALL, part, ATTACKS["pgd20"].at(eps / 255),
+                                                 progress=False).rob
     assert curve.eps == (0, 4, 16, 64) and done[-1] == (240, 240)
-    assert curve.errors(0).mean <= curve.errors(16).mean <= curve.errors(64).mean and curve.errors(0).mean < curve.errors(64).mean
+    assert curve.errors(0).mean <= curve.errors(16).mean <= curve.errors(64).mean and curve.errors(
+        0).mean < curve.errors(64).mean
     wrong = curve.at(0) != curve.y
-    assert torch.equal(curve.at(64)[wrong], curve.at(0)[wrong]), "what is wrong already is attacked no further"
+    assert torch.equal(curve.at(64)[wrong],
+                       curve.at(0)[wrong]), "what is wrong already is attacked no further"
     few = measure(SMALL, part, "pgd20", (4,), per_class=5)
     assert few.errors(4).counts == (5, 5, 5) and torch.equal(part.y[few.places], few.y)
 
@@ -86,7 +95,9 @@ def test_a_cell_holds_the_images_the_matrix_counts() -> None:
 def beside(tmp_path: Path) -> tuple[Path, Split, Curve]:
     """A folder with one model and its curve."""
     part = split(30, (1, 32, 32), FASHION.classes)
-    publish("mine/one", 0, build("lenet5"), {"made_from": {"model": "lenet5", "classes": list(part.classes)}, "reports": []}, tmp_path)
+    publish("mine/one", 0, build("lenet5"),
+            {"made_from": {"model": "lenet5", "classes": list(part.classes)}, "reports": []},
+            tmp_path)
     curve = measure(build("lenet5"), part, budgets=(8,))
     publish_curve("mine/one", 0, curve, part, tmp_path)
     return tmp_path, part, curve
@@ -95,7 +106,8 @@ def beside(tmp_path: Path) -> tuple[Path, Split, Curve]:
 def test_a_stored_curve_comes_back(beside: tuple[Path, Split, Curve]) -> None:
     root, part, curve = beside
     again = load_curve("mine/one", part, root=root)
-    assert torch.equal(again.said, curve.said) and again.eps == curve.eps and again.classes == part.classes
+    assert torch.equal(again.said,
+                       curve.said) and again.eps == curve.eps and again.classes == part.classes
 
 
 def test_a_stale_or_damaged_curve_is_seen(beside: tuple[Path, Split, Curve]) -> None:
@@ -118,7 +130,8 @@ def test_a_stale_or_damaged_curve_is_seen(beside: tuple[Path, Split, Curve]) -> 
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("models", [("exp1/natural", "exp1/pgd-at"), ("exp3/remargin-05",)])
-def test_a_view_draws_and_says_what_it_shows(explorer: Explorer, view: str, models: tuple[str, ...]) -> None:
+def test_a_view_draws_and_says_what_it_shows(explorer: Explorer, view: str,
+                                             models: tuple[str, ...]) -> None:
     seen = explorer.look(view, *models, eps=4)
     assert seen.png().startswith(b"\x89PNG") and len(seen.png()) > 8_000
     assert models[0] in seen.alt or view == "cell"
@@ -130,7 +143,9 @@ def test_the_figure_is_reused_and_shows_the_numbers(explorer: Explorer) -> None:
     one = explorer.look("errors", "exp1/natural", "exp1/pgd-at", eps=8)
     heights = [bar.get_height() for bar in one.ax.patches]
     reports = [load_report(n) for n in ("exp1/natural", "exp1/pgd-at")]
-    assert sorted(heights) == pytest.approx(sorted(100 * np.concatenate([r.rob.by_class for r in reports])), abs=0.3)
+    assert sorted(heights) == pytest.approx(sorted(100
+                                                   * np.concatenate([r.rob.by_class
+                                                                     for r in reports])), abs=0.3)
     assert f"{100 * reports[0].rob.mean:.1f}" in one.alt and reports[0].worst_class in one.alt
     two = explorer.look("errors", "exp1/natural", eps=0)
     assert two.figure is one.figure and len(two.figure.axes) == 1
@@ -161,7 +176,8 @@ def test_a_live_attack_takes_the_place_of_the_curve(explorer: Explorer) -> None:
 
 
 def test_bad_words_are_answered(explorer: Explorer) -> None:
-    for words, message in ((("nonsense", "exp1/natural"), "Unknown view"), (("errors", "exp9/x"), "Unknown model")):
+    for words, message in ((("nonsense", "exp1/natural"), "Unknown view"),
+                           (("errors", "exp9/x"), "Unknown model")):
         with pytest.raises(CourseError, match=message):
             explorer.look(*words)
     with pytest.raises(CourseError, match="not computed at 7"):
@@ -176,16 +192,21 @@ def test_bad_words_are_answered(explorer: Explorer) -> None:
 
 def trained(folder: Path, epochs: int = 1) -> None:
     data = load("fashion-mnist", limit=100)
-    fit(build("lenet5"), METHODS["natural"](), data, epochs=epochs, optim=Optim(batch=40), seed=0, progress=False, store=Store(folder))
+    fit(build("lenet5"), METHODS["natural"](), data, epochs=epochs, optim=Optim(batch=40), seed=0,
+        progress=False, store=Store(folder))
 
 
 def scored(folder: Path, name: str = "mine/people", **changes: object) -> dict[str, object]:
     """A stored model of people with every kind of score."""
-    report = {"attack": "pgd20-adult", "eps": 10.0, "classes": ["<=50K", ">50K"], "counts": [50, 50], "nat": [0.1, 0.3], "rob": [0.2, 0.9]}
+    report = {"attack": "pgd20-adult", "eps": 10.0, "classes": ["<=50K", ">50K"],
+              "counts": [50, 50], "nat": [0.1, 0.3], "rob": [0.2, 0.9]}
     fewer = {**report, "counts": [10, 10], "rob": [1.0, 1.0]}
-    least = {"score": "CRU_eps", "estimator": "bisection", "classes": ["<=50K", ">50K"], "by_class": [7.5, 2.5], "value": 5.0, "cap": 128.0}
-    means = {"score": "EOU", "group": "gender", "groups": ["Female", "Male"], "means": [[0.1, 0.4], [0.6, 0.5]], "value": [0.3, 0.1]}
-    record = {"made_from": {"classes": ["<=50K", ">50K"], "model": "table_mlp"}, "reports": [report, fewer], "scores": [means, least]}
+    least = {"score": "CRU_eps", "estimator": "bisection", "classes": ["<=50K", ">50K"],
+             "by_class": [7.5, 2.5], "value": 5.0, "cap": 128.0}
+    means = {"score": "EOU", "group": "gender", "groups": ["Female", "Male"],
+             "means": [[0.1, 0.4], [0.6, 0.5]], "value": [0.3, 0.1]}
+    record = {"made_from": {"classes": ["<=50K", ">50K"], "model": "table_mlp"},
+              "reports": [report, fewer], "scores": [means, least]}
     publish(name, 0, build("table_mlp"), {**record, **changes}, folder)
     return report
 
@@ -193,16 +214,22 @@ def scored(folder: Path, name: str = "mine/people", **changes: object) -> dict[s
 def test_stored_scores_are_opened_up(tmp_path: Path) -> None:
     scored(tmp_path)
     x = Explorer(root=tmp_path)
-    assert x.scores(["mine/people"]) == ["CAU", "CRU_s, pgd20-adult at 10 units", "EOU, gender", "CRU_eps, bisection"]
+    assert x.scores(["mine/people"]) == ["CAU", "CRU_s, pgd20-adult at 10 units", "EOU, gender",
+                                         "CRU_eps, bisection"]
     seen = x.look("scores", "mine/people")
-    assert seen.alt == "CAU: accuracy of each class. mine/people: 20 points between the lowest and the highest."
-    assert [(r["of"], r["value"]) for r in seen.rows] == [("<=50K", pytest.approx(0.9)), (">50K", pytest.approx(0.7))]
+    assert (seen.alt == "CAU: accuracy of each class. mine/people: 20 points between the lowest "
+            "and the highest.")
+    assert [(r["of"], r["value"]) for r in seen.rows] == [("<=50K", pytest.approx(0.9)),
+                                                          (">50K", pytest.approx(0.7))]
     assert [b.get_height() for b in seen.ax.patches] == pytest.approx([90, 70])
-    assert "70 points" in x.look("scores", "mine/people", score="CRU_s, pgd20-adult at 10 units").alt
+    assert "70 points" in x.look("scores", "mine/people",
+                                 score="CRU_s, pgd20-adult at 10 units").alt
     eou = x.look("scores", "mine/people", score="EOU, gender")
-    assert "30 and 10 points" in eou.alt and [r["of"] for r in eou.rows][:2] == ["Female, label 0", "Male, label 0"]
+    assert "30 and 10 points" in eou.alt and [r["of"] for r in eou.rows][:2] == ["Female, label 0",
+        "Male, label 0"]
     least = x.look("scores", "mine/people", score="CRU_eps, bisection")
-    assert ": 5 between" in least.alt and "at most 128" in least.alt and [b.get_height() for b in least.ax.patches] == [7.5, 2.5]
+    assert ": 5 between" in least.alt and "at most 128" in least.alt and [b.get_height()
+        for b in least.ax.patches] == [7.5, 2.5]
     with pytest.raises(CourseError, match="scores and training only"):
         x.look("errors", "mine/people")
 
@@ -210,7 +237,8 @@ def test_stored_scores_are_opened_up(tmp_path: Path) -> None:
 def test_two_models_share_a_score_or_it_is_said(tmp_path: Path) -> None:
     scored(tmp_path)
     scored(tmp_path, "mine/none", reports=[], scores=[])
-    three = {"attack": "pgd20", "eps": 8 / 255, "classes": ["a", "b", "c"], "counts": [9] * 3, "nat": [0.0] * 3, "rob": [1.0] * 3}
+    three = {"attack": "pgd20", "eps": 8 / 255, "classes": ["a", "b", "c"], "counts": [9] * 3,
+             "nat": [0.0] * 3, "rob": [1.0] * 3}
     scored(tmp_path, "mine/three", reports=[three], scores=[])
     x = Explorer(root=tmp_path)
     assert x.scores(["mine/people", "mine/three"]) == ["CAU"]
@@ -225,7 +253,8 @@ def test_two_models_share_a_score_or_it_is_said(tmp_path: Path) -> None:
 def test_scores_of_bundled_models_are_those_of_their_reports(explorer: Explorer) -> None:
     seen = explorer.look("scores", "exp1/natural", "exp1/pgd-at", score="CRU_s, pgd20 at 16/255")
     values = [cru_s(load_report(n, eps=16 / 255)) for n in ("exp1/natural", "exp1/pgd-at")]
-    assert [f"{n}: {100 * v:.4g} points" in seen.alt for n, v in zip(("exp1/natural", "exp1/pgd-at"), values, strict=True)] == [True, True]
+    assert [f"{n}: {100 * v:.4g} points" in seen.alt for n,
+            v in zip(("exp1/natural", "exp1/pgd-at"), values, strict=True)] == [True, True]
 
 
 def test_checkpoints_and_finished_runs_of_ones_own(tmp_path: Path) -> None:
@@ -267,7 +296,8 @@ def test_a_folder_that_is_not_one_and_files_that_are_damaged(tmp_path: Path) -> 
         seen.test()
 
 
-def test_a_checkpoint_of_another_network_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_of_another_network_says_so(tmp_path: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path)
     (seen,) = from_folder(tmp_path).values()
     monkeypatch.setattr("course_lib.gallery.MODELS", {"other": MODELS["lenet5"].__class__})
@@ -278,10 +308,14 @@ def test_a_checkpoint_of_another_network_says_so(tmp_path: Path, monkeypatch: py
 def test_the_table_sorts_filters_and_goes_to_csv(explorer: Explorer) -> None:
     rows = table(explorer.models, sort="robust 8/255 worst", down=True, words="EXP1 pgd")
     errors = [r["robust 8/255 worst"] for r in rows]
-    assert len(errors) > 3 and errors == sorted(errors, reverse=True) and all(r["model"].startswith("exp1/pgd") for r in rows)
+    assert len(errors) > 3 and errors == sorted(errors,
+                                                reverse=True) and all(
+                                                    r["model"].startswith("exp1/pgd") for r in rows)
     seeds = [int(r["model"][-1]) if "seed" in r["model"] else 0 for r in rows]
-    assert errors == [load_report(r["model"].split(" ")[0], seed=seed).rob.worst for r, seed in zip(rows, seeds, strict=True)]
-    assert "<th" in rows._repr_html_() and as_csv(rows).splitlines()[0].startswith("model,method,images")
+    assert errors == [load_report(r["model"].split(" ")[0], seed=seed).rob.worst for r,
+                      seed in zip(rows, seeds, strict=True)]
+    assert "<th" in rows._repr_html_() and as_csv(rows).splitlines()[0].startswith(
+        "model,method,images")
     with pytest.raises(CourseError, match="no column 'size'"):
         table(explorer.models, sort="size")
     with pytest.raises(CourseError, match="no row to write"):
@@ -302,7 +336,8 @@ def test_nothing_in_a_curves_file_is_believed(raw: bytes) -> None:
 def test_a_curve_must_fit_the_images(change: str) -> None:
     said = np.zeros((2, len(FASHION) - (change == "shape")), np.uint8) + 200 * (change == "range")
     packed = io.BytesIO()
-    np.savez_compressed(packed, eps=np.array([2 * (change == "first"), 8], np.uint8), said=said.astype(np.uint8))
+    np.savez_compressed(packed, eps=np.array([2 * (change == "first"), 8], np.uint8),
+                        said=said.astype(np.uint8))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("course_lib.shelf.verified", lambda *_: packed.getvalue())
         with pytest.raises(CourseError, match="does not fit"):

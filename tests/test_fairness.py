@@ -18,7 +18,8 @@ from tests.helpers import THREE, report
         (15, 148, 0.0624, 0.1605),
         (0, 20, 0.0000, 0.1611),
         (1, 29, 0.0061, 0.1718),
-        # by hand: half right is symmetric about one half; z^2 = 3.8415, so 1/2 -+ 1.96 sqrt(1/400 + z^2/40000) / (1 + z^2/100)
+        # by hand: half right is symmetric about one half; z^2 = 3.8415, so 1/2 -+ 1.96 sqrt(1/400 +
+        # z^2/40000) / (1 + z^2/100)
         (50, 100, 0.4038, 0.5962),
         (20, 20, 0.8389, 1.0000),
     ],
@@ -65,13 +66,15 @@ def test_spread_by_hand() -> None:
     """Five values 1..5: mean 3, sd sqrt(10/4), half-width 2.776 sd / sqrt(5)."""
     s = Spread.of([1, 2, 3, 4, 5])
     half = 2.7764 * math.sqrt(2.5) / math.sqrt(5)
-    assert (s.mean, s.sd, s.low, s.high, s.n) == pytest.approx((3, math.sqrt(2.5), 3 - half, 3 + half, 5))
+    assert (s.mean, s.sd, s.low, s.high, s.n) == pytest.approx((3, math.sqrt(2.5), 3 - half,
+        3 + half, 5))
     assert str(Spread.of([0.1, 0.2])) == "15.00 ± 7.07"
 
 
 def test_spread_of_one_value_claims_no_interval() -> None:
     s = Spread.of([0.25])
-    assert s.mean == 0.25 and s.n == 1 and all(map(math.isnan, (s.sd, s.low, s.high))) and str(s) == "25.00"
+    assert s.mean == 0.25 and s.n == 1 and all(map(math.isnan,
+                                                   (s.sd, s.low, s.high))) and str(s) == "25.00"
     with pytest.raises(CourseError, match="one a seed"):
         Spread.of([])
 
@@ -88,23 +91,27 @@ def test_report_by_hand() -> None:
 
 def test_class_spreads() -> None:
     seeds = [Errors((1, 4), (10, 10)), Errors((3, 4), (10, 10))]
-    assert [(s.mean, s.sd) for s in class_spreads(seeds)] == [pytest.approx((0.2, math.sqrt(0.02))), pytest.approx((0.4, 0))]
+    assert [(s.mean, s.sd) for s in class_spreads(seeds)] == [pytest.approx((0.2, math.sqrt(0.02))),
+        pytest.approx((0.4, 0))]
 
 
 @st.composite
 def reports(draw: st.DrawFn) -> Report:
     n = draw(st.integers(1, 12))
     counts = tuple(draw(st.lists(st.integers(1, 10**7), min_size=n, max_size=n)))
-    nat, rob, flips = (Errors(tuple(draw(st.integers(0, c)) for c in counts), counts) for _ in range(3))
+    nat, rob, flips = (Errors(tuple(draw(st.integers(0, c)) for c in counts), counts)
+                       for _ in range(3))
     names = tuple(draw(st.lists(st.text(), min_size=n, max_size=n)))
-    return Report(nat, rob, names, draw(st.text()), draw(st.floats(0, 1)), draw(st.sampled_from([None, flips])))
+    return Report(nat, rob, names, draw(st.text()), draw(st.floats(0, 1)),
+                  draw(st.sampled_from([None, flips])))
 
 
 @given(reports())
 def test_json_both_ways_exactly(r: Report) -> None:
     row = json.loads(json.dumps(r.to_json()))
     assert Report.from_json(row) == r and Report.from_json(row).to_json() == row
-    assert list(row) == ["attack", "eps", "classes", "counts", "nat", "rob", "flips"][: 7 if r.flips else 6]
+    assert list(row) == ["attack", "eps", "classes", "counts", "nat", "rob", "flips"][: 7 if r.flips
+        else 6]
 
 
 @pytest.mark.parametrize(

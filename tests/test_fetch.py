@@ -24,8 +24,10 @@ GOOD = bytes(range(256)) * 200
 SHA = hashlib.sha256(GOOD).hexdigest()
 QUOTA = b"<!DOCTYPE html><html><head><title>Google Drive - Quota exceeded</title></head><body>" \
         b'<p class="uc-error-subcaption">Too many users have viewed or downloaded this file recently.</p></body></html>'
-CONFIRM = '<html><form id="download-form" action="{host}/confirmed"><input type="hidden" name="id" value="x"></form></html>'
-FILE = {"Content-Type": "application/octet-stream", "Content-Disposition": 'attachment; filename="../../evil"'}
+CONFIRM = ('<html><form id="download-form" action="{host}/confirmed"><input type="hidden" '
+           'name="id" value="x"></form></html>')
+FILE = {"Content-Type": "application/octet-stream",
+        "Content-Disposition": 'attachment; filename="../../evil"'}
 IDENTITY = "1a2b3c4d5e6f7g8h9i0j"
 
 
@@ -38,7 +40,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def answer(self, body: bytes, code: int = 200, **headers: str) -> None:
         self.send_response(code)
-        for word, value in {"Content-Length": str(len(body)), **{k.replace("_", "-"): v for k, v in headers.items()}}.items():
+        for word, value in {"Content-Length": str(len(body)),
+                            **{k.replace("_", "-"): v for k, v in headers.items()}}.items():
             self.send_header(word, value)
         self.end_headers()
         self.wfile.write(body)
@@ -171,10 +174,12 @@ def get(what: dict[str, Any], sha256: str = SHA) -> bytes:
 
 
 @pytest.mark.parametrize("path", ["good", "moved"])
-def test_a_good_file_is_kept_under_its_hash_and_asked_for_once(server: Server, tmp_path: Path, path: str) -> None:
+def test_a_good_file_is_kept_under_its_hash_and_asked_for_once(server: Server, tmp_path: Path,
+        path: str) -> None:
     assert fetch.kept(SHA) is None
     assert get(row(server, path)) == GOOD == fetch.kept(SHA)
-    assert everything(tmp_path) == [f"cache/models/{SHA}"] and fetch.place(SHA).stat().st_mode & 0o777 == 0o644
+    assert everything(tmp_path) == [f"cache/models/{SHA}"] and fetch.place(
+        SHA).stat().st_mode & 0o777 == 0o644
     asked = len(server.asked)
     assert get(row(server, path)) == GOOD and len(server.asked) == asked
 
@@ -197,8 +202,10 @@ def test_a_good_file_is_kept_under_its_hash_and_asked_for_once(server: Server, t
         ("file", "does not give it .*file:///etc/passwd"),
     ],
 )
-def test_what_is_not_the_file_is_refused_and_not_kept(server: Server, tmp_path: Path, path: str, say: str) -> None:
-    with pytest.raises(CourseError, match=f"it.safetensors cannot be downloaded: .*{say}.*make it again"):
+def test_what_is_not_the_file_is_refused_and_not_kept(server: Server, tmp_path: Path, path: str,
+                                                      say: str) -> None:
+    with pytest.raises(CourseError,
+                       match=f"it.safetensors cannot be downloaded: .*{say}.*make it again"):
         get(row(server, path))
     assert everything(tmp_path) == []
 
@@ -210,14 +217,16 @@ def test_a_host_that_the_release_names_may_be_led_to(server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ["stalled", "silent"])
-def test_a_stream_that_stalls_is_given_up(server: Server, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_stalls_is_given_up(server: Server, tmp_path: Path, path: str,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "PATIENCE", 0.3)
     with pytest.raises(CourseError, match="does not give it .*timed out"):
         get(row(server, path))
     assert everything(tmp_path) == []
 
 
-def test_a_stream_that_drips_is_given_up(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_drips_is_given_up(server: Server, tmp_path: Path,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes in time; all of them would not."""
     monkeypatch.setattr(fetch, "PATIENCE", 0.3)
     monkeypatch.setattr(fetch, "SLOWEST", 500_000)
@@ -245,13 +254,15 @@ def test_a_stream_that_drips_is_given_up(server: Server, tmp_path: Path, monkeyp
         ({"hosts": [5]}, "must be a list"),
     ],
 )
-def test_a_row_that_is_none(server: Server, tmp_path: Path, changes: dict[str, Any], say: str) -> None:
+def test_a_row_that_is_none(server: Server, tmp_path: Path, changes: dict[str, Any],
+                            say: str) -> None:
     with pytest.raises(CourseError, match=say):
         get(row(server, "good", **changes))
     assert everything(tmp_path) == [] and server.asked == []
 
 
-@pytest.mark.parametrize("sha256", ["", "../../etc/passwd", "g" * 64, "A" * 64, SHA + "\n", "0" * 63])
+@pytest.mark.parametrize("sha256", ["", "../../etc/passwd", "g" * 64, "A" * 64, SHA + "\n",
+                                    "0" * 63])
 def test_only_a_hash_becomes_a_name(server: Server, sha256: str, tmp_path: Path) -> None:
     with pytest.raises(CourseError, match="is no sha256"):
         get(row(server, "good"), sha256)
@@ -272,7 +283,8 @@ def test_a_cache_that_cannot_be_written(server: Server, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_full_disk_leaves_nothing(server: Server, tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing(server: Server, tmp_path: Path, call: str,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -282,7 +294,8 @@ def test_a_full_disk_leaves_nothing(server: Server, tmp_path: Path, call: str, m
     assert everything(tmp_path) == []
 
 
-def test_an_interrupted_download_leaves_nothing(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_download_leaves_nothing(server: Server, tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -311,12 +324,15 @@ gdown = pytest.mark.skipif(importlib.util.find_spec("gdown") is None, reason="gd
 
 
 @pytest.fixture
-def drive(server: Server, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Server:
-    """gdown's own process believes that it talks to Google; its requests land on the loopback server."""
+def drive(server: Server, tmp_path_factory: pytest.TempPathFactory,
+          monkeypatch: pytest.MonkeyPatch) -> Server:
+    """gdown's own process believes that it talks to Google; its requests land on the loopback
+    server."""
     place = tmp_path_factory.mktemp("site")
     (place / "sitecustomize.py").write_text(
         "import requests\nreal = requests.Session.get\n"
-        f"def get(self, url, **words): return real(self, url.replace('https://drive.google.com', {server.address!r}), **words)\n"
+        "def get(self, url, **words): return real(self, url.replace('https://drive.google.com', "
+        f"{server.address!r}), **words)\n"
         "requests.Session.get = get\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(place))
@@ -352,12 +368,14 @@ def test_gdown_goes_through_the_page_that_warns_of_large_files(drive: Server) ->
         (Handler.on_gone, "Google Drive does not give it"),
         (lambda h: h.answer(QUOTA, **FILE), "it is a web page"),
         (lambda h: h.answer(GOOD[:1000], **FILE), "Only 1,000 of the 51,200 bytes"),
-        (lambda h: h.answer(GOOD[:20_000], **FILE, Content_Length="51200"), "Google Drive does not give it|Only 20,000"),
+        (lambda h: h.answer(GOOD[:20_000], **FILE, Content_Length="51200"),
+         "Google Drive does not give it|Only 20,000"),
         (lambda h: h.answer(GOOD + b"x" * 9, **FILE), "More than the 51,200 bytes"),
         (lambda h: h.answer(GOOD[:-1] + b"x", **FILE), "What came has the sha256"),
     ],
 )
-def test_what_drive_gives_instead_is_refused(drive: Server, tmp_path: Path, answer: Callable[[Handler], None], say: str) -> None:
+def test_what_drive_gives_instead_is_refused(drive: Server, tmp_path: Path,
+                                             answer: Callable[[Handler], None], say: str) -> None:
     drive.drive = answer
     with pytest.raises(CourseError, match=say):
         get(drive_row())
@@ -367,17 +385,20 @@ def test_what_drive_gives_instead_is_refused(drive: Server, tmp_path: Path, answ
 @gdown
 @pytest.mark.parametrize("answer", [Handler.on_silent, Handler.on_stalled])
 def test_a_drive_that_hangs_is_given_up_and_its_process_with_it(
-    drive: Server, answer: Callable[[Handler], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drive: Server, answer: Callable[[Handler], None], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drive.drive, started, real = answer, [], fetch._started
     monkeypatch.setattr(fetch, "PATIENCE", 3.0)
-    monkeypatch.setattr(fetch, "_started", lambda *words: started.append(real(*words)) or started[-1])
+    monkeypatch.setattr(fetch, "_started", lambda *words: started.append(real(*words))
+                        or started[-1])
     with pytest.raises(CourseError, match="nothing came for 3 seconds"):
         get(drive_row())
     assert started[0].returncode == -signal.SIGKILL and everything(tmp_path) == []
 
 
-@pytest.mark.parametrize("identity", ["", "short", 5, None, "a" * 101, "../../../../etc/passwd", "abcdefghijk&x=y", "-" * 5])
+@pytest.mark.parametrize("identity", ["", "short", 5, None, "a" * 101, "../../../../etc/passwd",
+                                      "abcdefghijk&x=y", "-" * 5])
 def test_an_id_that_is_none(identity: Any, tmp_path: Path) -> None:
     with pytest.raises(CourseError, match="is no Google Drive id"):
         get(drive_row(drive=identity))
@@ -404,7 +425,8 @@ def test_drive_comes_second_and_after_an_address_that_fails(drive: Server) -> No
 def released(tmp_path: Path, server: Server) -> tuple[Path, bytes]:
     """A stored model whose weights are on the server only."""
     root = tmp_path / "models"
-    record = {"made_from": {"model": "lenet5", "classes": list(THREE)}, "reports": [report().to_json()]}
+    record = {"made_from": {"model": "lenet5", "classes": list(THREE)},
+              "reports": [report().to_json()]}
     publish("a/b", 0, build("lenet5", classes=3), record, root)
     path = root / "a/b/seed0.safetensors"
     raw = path.read_bytes()
@@ -424,17 +446,20 @@ def test_a_model_is_downloaded_once_and_then_in_the_cache(
     root, raw = released
     monkeypatch.setattr(Handler, "on_weights", lambda self: self.answer(raw), raising=False)
     assert list_models(root)[0]["where"] == "to download"
-    assert same_weights(load_model("a/b", root=root), build("lenet5", classes=3)) and server.asked == ["/weights"]
+    assert same_weights(load_model("a/b", root=root),
+                        build("lenet5", classes=3)) and server.asked == ["/weights"]
     (row,) = list_models(root)
     assert (row["where"], row["bytes"]) == ("cache", len(raw))
     (root / "release.json").unlink()
-    assert same_weights(load_model("a/b", root=root), build("lenet5", classes=3)) and server.asked == ["/weights"]
+    assert same_weights(load_model("a/b", root=root),
+                        build("lenet5", classes=3)) and server.asked == ["/weights"]
 
 
 def test_a_bundled_file_is_never_downloaded(released: tuple[Path, bytes], server: Server) -> None:
     root, raw = released
     (root / "a/b/seed0.safetensors").write_bytes(raw)
-    assert load_model("a/b", root=root) and server.asked == [] and fetch.kept(hashlib.sha256(raw).hexdigest()) is None
+    assert load_model("a/b", root=root) and server.asked == [] and fetch.kept(
+        hashlib.sha256(raw).hexdigest()) is None
     (root / "a/b/seed0.safetensors").write_bytes(raw[:-1])
     with pytest.raises(CourseError, match="is damaged: its sha256"):
         load_model("a/b", root=root)

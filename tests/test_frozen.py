@@ -1,4 +1,5 @@
-"""What must not change: recipe digests, a checkpoint's identity, names, arguments and help texts that people use."""
+"""What must not change: recipe digests, a checkpoint's identity, names, arguments and help texts
+that people use."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def test_the_face_is_as_it_was(name: str) -> None:
 
 def test_stored_records_come_from_these_recipes() -> None:
     """A record names the digest of what it was made from, whatever the recipe looks like today."""
-    stored = {(name, seed) for name, seeds in manifest().items() for seed in seeds if name in RECIPES}
+    stored = {(name, seed) for name, seeds in manifest().items() for seed in seeds
+              if name in RECIPES}
     assert len(stored) > 100
     for name, seed in sorted(stored):
-        assert load_record(name, seed=int(seed))["made_from"]["digest"] == digest(RECIPES[name]), (name, seed)
+        assert load_record(name, seed=int(seed))["made_from"]["digest"] == digest(RECIPES[name]), (
+            name, seed)

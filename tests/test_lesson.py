@@ -1,4 +1,5 @@
-"""Exercises: right answers pass, known mistakes get their own remark, and nothing a student writes stops the check."""
+"""Exercises: right answers pass, known mistakes get their own remark, and nothing a student writes
+stops the check."""
 
 from __future__ import annotations
 
@@ -74,7 +75,9 @@ def test_a_tensor_is_as_good_as_a_list_and_arguments_are_copies() -> None:
 def test_a_word_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     import course_lib.exercises
 
-    task = Exercise(solution=lambda: "Shirt", mistakes={"That is the easiest class.": lambda: "Trouser"}, hints=("Look at the bars.",))
+    task = Exercise(solution=lambda: "Shirt",
+                    mistakes={"That is the easiest class.": lambda: "Trouser"},
+                    hints=("Look at the bars.",))
     monkeypatch.setitem(course_lib.exercises.EXERCISES, "99.word", task)
     assert check("99.word", " shirt ")
     assert "easiest" in repr(check("99.word", "Trouser"))
@@ -100,7 +103,8 @@ def answered(cell: str) -> str:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_each_exercise_cell_has_a_solution_cell_and_exists(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
-    asked, solved = (sorted(answered(c) for c in cells(source, tag)) for tag in ("exercise", "solution"))
+    asked, solved = (sorted(answered(c) for c in cells(source, tag))
+                     for tag in ("exercise", "solution"))
     assert asked == solved == sorted(n for n in NAMES if n.startswith(path.name[:2] + "."))
 
 
@@ -116,7 +120,8 @@ class Bent(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
-        swap = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.BitAnd: ast.BitOr}
+        swap = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult,
+                ast.BitAnd: ast.BitOr}
         if type(node.op) in swap and self.mine():
             node.op = swap[type(node.op)]()
         return node
@@ -142,11 +147,13 @@ class Bent(ast.NodeTransformer):
 
 def mutants(cell: str) -> list[object]:
     """The function a solution cell defines, bent in each possible place."""
-    (function,) = (n for n in ast.parse(cell[cell.index("\n") :]).body if isinstance(n, ast.FunctionDef))
+    (function,) = (n for n in ast.parse(cell[cell.index("\n") :]).body
+                   if isinstance(n, ast.FunctionDef))
     found: list[object] = []
     while True:
         bent = Bent(len(found))
-        tree = ast.fix_missing_locations(ast.Module([bent.visit(ast.parse(ast.unparse(function)).body[0])], []))
+        tree = ast.fix_missing_locations(ast.Module(
+            [bent.visit(ast.parse(ast.unparse(function)).body[0])], []))
         if bent.n >= bent.seen:
             return found
         room: dict[str, object] = {"torch": torch, "math": math}

@@ -1,4 +1,5 @@
-"""What every training method promises, and the limits in which PGD-AT is something else. A new method is tested as it appears."""
+"""What every training method promises, and the limits in which PGD-AT is something else. A new
+method is tested as it appears."""
 
 import dataclasses
 import json
@@ -30,9 +31,11 @@ def made(name: str) -> tuple[Method, dict[str, Tensor]]:
     return method, method.init_state(3)
 
 
-def loss_of(method: Method, model: nn.Module | None = None, state: dict[str, Tensor] | None = None, step: Step | None = None) -> Tensor:
+def loss_of(method: Method, model: nn.Module | None = None, state: dict[str, Tensor] | None = None,
+            step: Step | None = None) -> Tensor:
     model = Small().eval() if model is None else model
-    out = method.loss(model, X, Y, method.init_state(3) if state is None else state, at() if step is None else step)
+    out = method.loss(model, X, Y, method.init_state(3) if state is None else state, at()
+                      if step is None else step)
     return out[0] if isinstance(out, tuple) else out
 
 
@@ -40,19 +43,23 @@ def loss_of(method: Method, model: nn.Module | None = None, state: dict[str, Ten
 
 
 def test_every_file_of_the_folder_registers_its_methods() -> None:
-    assert {"natural", "pgd_at"} <= METHODS.keys() and all(cls.name == name for name, cls in METHODS.items())
-    files = {p.stem for p in __import__("pathlib").Path(room.__file__).parent.glob("*.py")} - {"__init__", "base"}
+    assert {"natural", "pgd_at"} <= METHODS.keys() and all(cls.name == name for name,
+                                                           cls in METHODS.items())
+    files = {p.stem for p in __import__("pathlib").Path(room.__file__).parent.glob("*.py")} - {
+        "__init__", "base"}
     assert {cls.__module__.rsplit(".", 1)[1] for cls in METHODS.values()} == files
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_is_plain_frozen_data_with_a_docstring(name: str) -> None:
     method = METHODS[name]()
-    assert method == METHODS[name]() and repr(method) == repr(METHODS[name]()) and " at 0x" not in repr(method)
+    assert method == METHODS[name]() and repr(method) == repr(
+        METHODS[name]()) and " at 0x" not in repr(method)
     json.dumps(dataclasses.asdict(method))  # as records keep it
     with pytest.raises(dataclasses.FrozenInstanceError):
         method.attack = None
-    assert METHODS[name].__doc__ and not METHODS[name].__doc__.startswith(f"{METHODS[name].__name__}(")
+    assert METHODS[name].__doc__ and not METHODS[name].__doc__.startswith(
+        f"{METHODS[name].__name__}(")
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
@@ -64,18 +71,22 @@ def test_loss_is_a_finite_number_with_gradients(name: str, epoch: int) -> None:
     assert loss.shape == () and torch.isfinite(loss) and loss > 0
     assert all(p.grad is None for p in model.parameters()), "the attack left gradients behind"
     loss.backward()
-    assert all(torch.isfinite(p.grad).all() for p in model.parameters()) and model.head.weight.grad.abs().sum() > 0
-    assert all(m.training for m in model.modules()) and all(p.requires_grad for p in model.parameters())
+    assert all(torch.isfinite(p.grad).all()
+               for p in model.parameters()) and model.head.weight.grad.abs().sum() > 0
+    assert all(m.training for m in model.modules()) and all(p.requires_grad
+                                                            for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_steps_generator_is_the_only_source_of_chance(name: str) -> None:
     method, state = made(name)
-    if hasattr(method, "attack"):  # noise in every step, so that not all walks end in the same corner
+    # noise in every step, so that not all walks end in the same corner
+    if hasattr(method, "attack"):
         method = dataclasses.replace(method, attack=dataclasses.replace(method.attack, noise=0.01))
     before = random_states()
     losses = [loss_of(method, None, state, at(seed)).item() for seed in (1, 1, 2)]
-    assert before == random_states() and losses[0] == losses[1] and (losses[0] == losses[2]) == (name == "natural")
+    assert before == random_states() and losses[0] == losses[1] and (losses[0] == losses[2]) == (
+        name == "natural")
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -91,7 +102,8 @@ def test_neither_loss_nor_update_changes_what_it_was_given(name: str) -> None:
 
 def some_report(method: Method) -> Report:
     counts = (10, 10, 20)
-    return Report(Errors((1, 5, 3), counts), Errors((4, 9, 6), counts), ("a", "b", "c"), flips=Errors((5, 9, 8), counts))
+    return Report(Errors((1, 5, 3), counts), Errors((4, 9, 6), counts), ("a", "b", "c"),
+                  flips=Errors((5, 9, 8), counts))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -101,16 +113,19 @@ def test_memory_is_tensors_and_keeps_its_shape(name: str) -> None:
     if method.update_every is None:
         return
     later = method.update(state, some_report(method), at())
-    assert {k: (v.shape, v.dtype) for k, v in later.items()} == {k: (v.shape, v.dtype) for k, v in state.items()}
+    assert {k: (v.shape, v.dtype) for k, v in later.items()} == {k: (v.shape, v.dtype) for k,
+        v in state.items()}
     assert all(torch.isfinite(v).all() for v in later.values() if v.is_floating_point())
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_it_learns(name: str) -> None:
-    """Three classes told apart by brightness, with a budget too small to hide it; and twice the same."""
+    """Three classes told apart by brightness, with a budget too small to hide it; and twice the
+    same."""
     y = labels(60)
     data = split(60)
-    data = dataclasses.replace(data, x=(0.2 * images(60) + 0.4 * y.reshape(-1, 1, 1, 1)).clamp(0, 1), y=y)
+    data = dataclasses.replace(data, x=(0.2 * images(60) + 0.4 * y.reshape(-1, 1, 1, 1)).clamp(0,
+        1), y=y)
     method = METHODS[name]()
     if hasattr(method, "attack"):
         method = dataclasses.replace(method, attack=method.attack.at(0.01))
@@ -119,7 +134,8 @@ def test_it_learns(name: str) -> None:
         def check(model: nn.Module, step: Step) -> Report:
             return evaluate(model, data, PGD(0.01, 0.01, 2), flips=True, progress=False)
 
-        return fit(Small(), method, data, epochs=5, optim=Optim(lr=0.01, batch=10), seed=0, validate=check, progress=False)
+        return fit(Small(), method, data, epochs=5, optim=Optim(lr=0.01, batch=10), seed=0,
+                   validate=check, progress=False)
 
     first, second = run(), run()
     assert same_weights(first.model, second.model) and first.history == second.history
@@ -136,7 +152,8 @@ class Spy:
     def __init__(self) -> None:
         self.given: list[Tensor] = []
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Tensor:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *,
+                 generator: torch.Generator) -> Tensor:
         self.given.append(x)
         return torch.ones_like(x)
 
@@ -168,7 +185,8 @@ def test_natural_is_the_mean_cross_entropy() -> None:
         pgd_at(PGD(eps=0), mix=0.5),
         pgd_at(PGD(0.1, 0, 5, start="clean")),
     ],
-    ids=["nothing is attacked", "no steps", "no budget", "no budget, half attacked", "steps of no length"],
+    ids=["nothing is attacked", "no steps", "no budget", "no budget, half attacked",
+         "steps of no length"],
 )
 def test_an_attack_that_does_nothing_is_natural_training(method: Method) -> None:
     assert torch.equal(loss_of(method), loss_of(METHODS["natural"]()))
@@ -176,17 +194,20 @@ def test_an_attack_that_does_nothing_is_natural_training(method: Method) -> None
 
 def test_adversarial_training_is_the_loss_of_the_attacks_last_iterates() -> None:
     attack, model = PGD(0.1, 0.03, 5, start="clean"), Small().eval()
-    torch.testing.assert_close(loss_of(pgd_at(attack), model), F.cross_entropy(model(attack(model, X, Y)), Y))
+    torch.testing.assert_close(loss_of(pgd_at(attack), model),
+                               F.cross_entropy(model(attack(model, X, Y)), Y))
     assert loss_of(pgd_at(attack), model) > loss_of(METHODS["natural"](), model) + 0.01
 
 
 @pytest.mark.parametrize(("mix", "attacked"), [(0, 12), (0.25, 9), (0.5, 6), (1, 0)])
 def test_the_mix_is_the_clean_share(mix: float, attacked: int) -> None:
-    """Exactly so many images are attacked; the others reach the model untouched and in their places."""
+    """Exactly so many images are attacked; the others reach the model untouched and in their
+    places."""
     spy, model = Spy(), Seen().eval()
     loss_of(pgd_at(spy, mix=mix), model)
     white = (model.last == 1).flatten(1).all(1)
-    assert white.sum() == attacked == sum(map(len, spy.given)) and torch.equal(model.last[~white], X[~white])
+    assert white.sum() == attacked == sum(map(len, spy.given)) and torch.equal(model.last[~white],
+        X[~white])
     if attacked:
         given = {x.numpy().tobytes() for x in spy.given[0]}
         assert given == {x.numpy().tobytes() for x in X[white]}

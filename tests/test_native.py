@@ -29,12 +29,14 @@ from course_lib.native import build as builder
 IMAGES = ("last", "first_wrong", "last_right")
 COUNTS = ("n_right", "t_wrong")
 
-needs_kernel = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here, or COURSE_NATIVE=0")
+needs_kernel = pytest.mark.skipif(native.library() is None,
+                                  reason="no C++ compiler here, or COURSE_NATIVE=0")
 
 
 def images(n: int, channels: int = 1, classes: int = 10, seed: int = 0) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
-    return torch.rand(n, channels, 32, 32, generator=g), torch.randint(0, classes, (n,), generator=g)
+    return torch.rand(n, channels, 32, 32, generator=g), torch.randint(0, classes, (n,),
+        generator=g)
 
 
 def scaled(factor: float, channels: int = 1, classes: int = 10) -> nn.Module:
@@ -66,7 +68,8 @@ def served(model: nn.Module, x: Tensor) -> bool:
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[nn.Module, Tensor, Tensor]:
-    """An adversarially trained LeNet-5, and test images: the numbers must agree where it matters."""
+    """An adversarially trained LeNet-5, and test images: the numbers must agree where it
+    matters."""
     data, model = load("fashion-mnist", limit=2000), build("lenet5")
     opt, attack = torch.optim.Adam(model.parameters(), 2e-3), PGD(steps=3, step_size=4 / 255)
     g = torch.Generator().manual_seed(0)
@@ -83,18 +86,21 @@ def trained() -> tuple[nn.Module, Tensor, Tensor]:
 
 @needs_kernel
 @pytest.mark.parametrize("objective", ["ce", "kl", "margin"])
-def test_after_twenty_steps_as_near_to_float64_as_pytorch(objective: str, trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_twenty_steps_as_near_to_float64_as_pytorch(objective: str, trained: Any,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = trained
     exact = copy.deepcopy(model).double()
     start = "gaussian" if objective == "kl" else "uniform"
     attack = PGD(objective=objective, start=start)
     ours, theirs = attack.walk(model, x, y), by_loop(attack, model, x, y)
     draw = attacks._draw
-    monkeypatch.setattr(attacks, "_draw", lambda kind, shape, g, like: draw(kind, shape, g, like.float()).double())
+    monkeypatch.setattr(attacks, "_draw", lambda kind, shape, g,
+                        like: draw(kind, shape, g, like.float()).double())
     truth = by_loop(attack, exact, x.double(), y)
     for word in IMAGES:
         right = getattr(truth, word)
-        off = [int(((getattr(walk, word).double() - right).abs() > 1e-4).sum()) for walk in (ours, theirs)]
+        off = [int(((getattr(walk, word).double() - right).abs() > 1e-4).sum())
+               for walk in (ours, theirs)]
         slack = 1e-3 * x.numel()  # one sign that differs early takes some hundred pixels along
         assert off[0] <= 1.5 * off[1] + slack, f"{word}: {off} pixels differ"
     for word in COUNTS:
@@ -103,8 +109,10 @@ def test_after_twenty_steps_as_near_to_float64_as_pytorch(objective: str, traine
 
 @needs_kernel
 @pytest.mark.parametrize("words", [{}, {"extra": 1}, {"stop": True}, {"stop": True, "extra": 2}])
-@pytest.mark.parametrize("attack", [PGD(steps=8, step_size=0.02), PGD(steps=8, step_size=0.02, noise=0.01),
-                                    PGD(steps=8, step_size=0.02, objective="margin", start="clean")])
+@pytest.mark.parametrize("attack", [PGD(steps=8, step_size=0.02),
+                                    PGD(steps=8, step_size=0.02, noise=0.01),
+                                    PGD(steps=8, step_size=0.02, objective="margin",
+                                        start="clean")])
 def test_landmarks_are_the_loops(attack: PGD, words: dict[str, Any], trained: Any) -> None:
     model, x, y = trained
     each = torch.linspace(0, 0.15, len(x))
@@ -119,20 +127,26 @@ def test_landmarks_are_the_loops(attack: PGD, words: dict[str, Any], trained: An
 
 @needs_kernel
 @given(n=some.integers(1, 257), eps=some.floats(0, 0.5), steps=some.integers(0, 50),
-       factor=some.sampled_from([0, 1e-20, 0.1, 1, 3, 30, 1e4, 1e20]), objective=some.sampled_from(["ce", "kl", "margin"]),
+       factor=some.sampled_from([0, 1e-20, 0.1, 1, 3, 30, 1e4, 1e20]),
+       objective=some.sampled_from(["ce", "kl", "margin"]),
        channels=some.sampled_from([1, 1, 3]), classes=some.sampled_from([2, 7, 10, 41]),
-       extra=some.integers(0, 3), stop=some.booleans(), noise=some.sampled_from([0, 0.01]), seed=some.integers(0, 99))
-def test_any_walk_keeps_the_rules(n: int, eps: float, steps: int, factor: float, objective: str, channels: int, classes: int,
+       extra=some.integers(0, 3), stop=some.booleans(), noise=some.sampled_from([0, 0.01]),
+       seed=some.integers(0, 99))
+def test_any_walk_keeps_the_rules(n: int, eps: float, steps: int, factor: float, objective: str,
+                                  channels: int, classes: int,
                                   extra: int, stop: bool, noise: float, seed: int) -> None:
     n, steps = (n, steps) if n * steps < 3000 else (n, 3000 // n)
     model, (x, y) = scaled(factor, channels, classes), images(n, channels, classes, seed)
     y[::2] = attacks.predict(model, x)[::2]
-    walk = PGD(eps=eps, step_size=eps / 4, steps=steps, objective=objective, noise=noise).walk(model, x, y, extra=extra, stop=stop)
+    walk = PGD(eps=eps, step_size=eps / 4, steps=steps, objective=objective,
+               noise=noise).walk(model, x, y, extra=extra, stop=stop)
     for word in IMAGES:
         z = getattr(walk, word)
         assert z.min() >= 0 and z.max() <= 1 and ((z - x).abs() <= eps + 1e-6).all()
     hit, was_right = walk.t_wrong < steps, (walk.t_wrong > 0) & (steps > 0)
-    assert (walk.n_right <= steps).all() and (walk.n_right >= walk.t_wrong).all() and (walk.n_right[~hit] == steps).all()
+    assert (walk.n_right <= steps).all() and (walk.n_right
+                                              >= walk.t_wrong).all() and (
+                                                  walk.n_right[~hit] == steps).all()
     assert torch.equal(attacks.predict(model, walk.last_right)[was_right], y[was_right])
     if extra == 0:
         assert (attacks.predict(model, walk.first_wrong) != y)[hit].all()
@@ -141,9 +155,11 @@ def test_any_walk_keeps_the_rules(n: int, eps: float, steps: int, factor: float,
 
 
 @needs_kernel
-@given(n=some.integers(1, 40), factor=some.sampled_from([0.3, 1, 3]), channels=some.sampled_from([1, 3]),
+@given(n=some.integers(1, 40), factor=some.sampled_from([0.3, 1, 3]),
+       channels=some.sampled_from([1, 3]),
        classes=some.sampled_from([2, 10, 41]), wants_x=some.booleans(), seed=some.integers(0, 99))
-def test_logits_and_gradients_are_pytorchs(n: int, factor: float, channels: int, classes: int, wants_x: bool, seed: int) -> None:
+def test_logits_and_gradients_are_pytorchs(n: int, factor: float, channels: int, classes: int,
+                                           wants_x: bool, seed: int) -> None:
     model, (x, y) = scaled(factor, channels, classes), images(n, channels, classes, seed)
     results = []
     for switch in (native.off, lambda: torch.enable_grad()):
@@ -186,16 +202,23 @@ def test_the_first_layer_of_the_pytorch_path(shape: tuple[int, ...]) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("words", [{"bf16": True}, {"compiled": True}, {"bf16": True, "compiled": True}])
-def test_accelerated_is_the_same_model(words: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))  # inductor takes a minute
+@pytest.mark.parametrize("words", [{"bf16": True}, {"compiled": True},
+                                   {"bf16": True, "compiled": True}])
+def test_accelerated_is_the_same_model(words: dict[str, bool],
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    # inductor takes a minute
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     model, (x, y) = scaled(1), images(6)
     fast = models.Accelerated(model, **words)
-    assert [id(p) for p in fast.parameters()] == [id(p) for p in model.parameters()] and len(fast.state_dict()) == len(model.state_dict())
+    assert [id(p) for p in fast.parameters()] == [id(p)
+                                                  for p in model.parameters()] and len(
+                                                      fast.state_dict()) == len(model.state_dict())
     with torch.no_grad(), native.off():
-        torch.testing.assert_close(fast(x), model(x), atol=0.02 if words.get("bf16") else 1e-5, rtol=1e-4)
+        torch.testing.assert_close(fast(x), model(x), atol=0.02 if words.get("bf16") else 1e-5,
+                                   rtol=1e-4)
     z = PGD(steps=3)(fast, x, y)
-    assert ((z - by_loop(PGD(steps=3), model, x, y).last).abs() > 1e-5).float().mean() < (0.2 if words.get("bf16") else 1e-3)
+    assert ((z - by_loop(PGD(steps=3), model, x, y).last).abs() > 1e-5).float().mean() < (0.2
+        if words.get("bf16") else 1e-3)
 
 
 def test_channels_last_is_for_the_walk_only() -> None:
@@ -216,7 +239,8 @@ def test_channels_last_is_for_the_walk_only() -> None:
 @needs_kernel
 def test_an_image_is_walked_alike_in_any_company_and_on_any_thread(trained: Any) -> None:
     model, x, y = trained
-    attack, order = PGD(steps=5, start="clean"), torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    attack, order = PGD(steps=5, start="clean"), torch.randperm(len(x),
+        generator=torch.Generator().manual_seed(0))
     whole = attack.walk(model, x, y, stop=True)
     shuffled = attack.walk(model, x[order], y[order], stop=True)
     alone = attack.walk(model, x[7:8], y[7:8], stop=True)
@@ -240,7 +264,8 @@ def test_gradients_are_the_same_bits_each_time(threads: int) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
-        first, second = (torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters())) for _ in range(2))
+        first, second = (torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
+                         for _ in range(2))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
@@ -300,7 +325,8 @@ def unusual() -> Iterator[tuple[str, nn.Module, Tensor]]:
 
 
 @needs_kernel
-@pytest.mark.parametrize(("word", "model", "x"), list(unusual()), ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(("word", "model", "x"), list(unusual()), ids=lambda v: v
+                         if isinstance(v, str) else "")
 def test_pytorch_serves_the_unusual(word: str, model: nn.Module, x: Tensor) -> None:
     assert not served(model, x)
     y = torch.zeros(len(x), dtype=torch.int64)
@@ -310,13 +336,15 @@ def test_pytorch_serves_the_unusual(word: str, model: nn.Module, x: Tensor) -> N
 
 @needs_kernel
 @pytest.mark.parametrize("change", [
-    lambda x: x, lambda x: x.to(memory_format=torch.channels_last), lambda x: x.transpose(2, 3), lambda x: x[::2],
+    lambda x: x, lambda x: x.to(memory_format=torch.channels_last), lambda x: x.transpose(2, 3),
+    lambda x: x[::2],
     lambda x: x[:1].expand(9, 3, 32, 32), lambda x: x.clone().requires_grad_()])
 def test_layouts_are_served(change: Callable[[Tensor], Tensor]) -> None:
     model, x = scaled(1, channels=3), change(images(9, channels=3)[0])
     y = torch.zeros(len(x), dtype=torch.int64)
     assert served(model, x) and served(model.to(memory_format=torch.channels_last), x)
-    assert ((PGD(steps=3)(model, x, y) - by_loop(PGD(steps=3), model, x, y).last).abs() > 1e-5).float().mean() < 1e-3
+    assert ((PGD(steps=3)(model, x, y) - by_loop(PGD(steps=3), model, x,
+                                                 y).last).abs() > 1e-5).float().mean() < 1e-3
 
 
 @needs_kernel
@@ -335,17 +363,21 @@ def test_transformations_see_pytorch() -> None:
         want = model(x)
     with torch.autocast("cpu", torch.bfloat16):
         assert model(x).dtype == torch.bfloat16
-    torch.testing.assert_close(torch.func.vmap(lambda z: model(z[None])[0])(x), want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.func.vmap(lambda z: model(z[None])[0])(x), want, rtol=1e-4,
+                               atol=1e-5)
     torch.testing.assert_close(torch.fx.symbolic_trace(model)(x), want)
     _, slope = torch.func.jvp(model, (x,), (torch.ones_like(x),))
-    torch.testing.assert_close(slope, torch.autograd.functional.jvp(model, x, torch.ones_like(x))[1], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(slope, torch.autograd.functional.jvp(model, x,
+        torch.ones_like(x))[1], rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(torch.compile(model, backend="eager")(x), want)
 
 
 @needs_kernel
 @pytest.mark.parametrize(("x", "y"), [
-    (torch.rand(3, 1, 28, 28), torch.zeros(3, dtype=torch.int64)), (torch.rand(3, 2, 32, 32), torch.zeros(3, dtype=torch.int64)),
-    (torch.rand(3, 1, 32, 32), torch.full((3,), 10)), (torch.rand(3, 1, 32, 32) * 2, torch.zeros(3, dtype=torch.int64)),
+    (torch.rand(3, 1, 28, 28), torch.zeros(3, dtype=torch.int64)),
+    (torch.rand(3, 2, 32, 32), torch.zeros(3, dtype=torch.int64)),
+    (torch.rand(3, 1, 32, 32), torch.full((3,), 10)),
+    (torch.rand(3, 1, 32, 32) * 2, torch.zeros(3, dtype=torch.int64)),
     (torch.rand(3, 1, 32, 32), torch.zeros(2, dtype=torch.int64)),
     (torch.full((3, 1, 32, 32), torch.nan), torch.zeros(3, dtype=torch.int64))])
 def test_what_does_not_fit_is_a_plain_error(x: Tensor, y: Tensor) -> None:
@@ -385,9 +417,12 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of its own, and a compiler that is quick: it copies a library that is there."""
     if native.library() is None:
         pytest.skip("no C++ compiler here, or COURSE_NATIVE=0")
-    (ready,) = [p for p in builder.folder().glob(f"lenet-{builder.key(builder.compiler())}-*.so") if builder._digest(p) in p.name]
-    fake, copy_it = tmp_path / "fake-c++", f'while [ "$1" != -o ]; do shift; done\ncp {ready} "$2"\n'
-    fake.write_text(f'#!/bin/sh\necho built >> {tmp_path}/built\n[ "$1" = --version ] && exit 0\n{copy_it}')
+    (ready,) = [p for p in builder.folder().glob(f"lenet-{builder.key(builder.compiler())}-*.so")
+                if builder._digest(p) in p.name]
+    fake, copy_it = (tmp_path / "fake-c++",
+                     f'while [ "$1" != -o ]; do shift; done\ncp {ready} "$2"\n')
+    fake.write_text(f'#!/bin/sh\necho built >> {tmp_path}/built\n[ "$1" = --version ] && exit '
+                    f'0\n{copy_it}')
     fake.chmod(0o755)
     monkeypatch.setenv("CXX", str(fake))
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
@@ -405,10 +440,12 @@ def test_built_once_and_found_again(fresh: Path) -> None:
     builds = (fresh.parent.parent / "built").read_text().count("built")
     builder._library.cache_clear()
     assert native.library() is not None and len(kept(fresh)) == 1
-    assert (fresh.parent.parent / "built").read_text().count("built") == builds + 1  # only its version was asked for
+    # only its version was asked for
+    assert (fresh.parent.parent / "built").read_text().count("built") == builds + 1
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:1000], lambda b: b[:5000] + b"x" + b[5001:], lambda b: b""])
+@pytest.mark.parametrize("damage", [lambda b: b[:1000], lambda b: b[:5000] + b"x" + b[5001:],
+                                    lambda b: b""])
 def test_a_damaged_library_is_replaced(fresh: Path, damage: Callable[[bytes], bytes]) -> None:
     native.library()
     (path,) = fresh.iterdir()
@@ -425,7 +462,8 @@ def test_a_folder_that_cannot_be_written(fresh: Path, caplog: pytest.LogCaptureF
     assert len(caplog.records) == 1 and "cannot be kept" in caplog.text
 
 
-def test_a_full_disk(fresh: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(fresh: Path, caplog: pytest.LogCaptureFixture,
+                     monkeypatch: pytest.MonkeyPatch) -> None:
     def full(source: Path, target: Path) -> None:
         Path(target).write_bytes(b"half")
         raise OSError(28, "No space left on device")
@@ -436,19 +474,23 @@ def test_a_full_disk(fresh: Path, caplog: pytest.LogCaptureFixture, monkeypatch:
 
 
 @pytest.mark.parametrize("cxx", ["/bin/false", "no-such-compiler", "true"])
-def test_without_a_working_compiler_pytorch_serves(cxx: str, fresh: Path, monkeypatch: pytest.MonkeyPatch,
+def test_without_a_working_compiler_pytorch_serves(cxx: str, fresh: Path,
+                                                   monkeypatch: pytest.MonkeyPatch,
                                                    caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("CXX", cxx)
     with caplog.at_level(logging.WARNING):
         model, (x, y) = scaled(1), images(3)
         assert not served(model, x) and native.library() is None
-        torch.testing.assert_close(PGD(steps=2)(model, x, y), by_loop(PGD(steps=2), model, x, y).last)
+        torch.testing.assert_close(PGD(steps=2)(model, x, y),
+                                   by_loop(PGD(steps=2), model, x, y).last)
     assert len(caplog.records) == 1 and "runs on PyTorch" in caplog.text
 
 
-def test_a_library_of_something_else_is_refused(fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_library_of_something_else_is_refused(fresh: Path, monkeypatch: pytest.MonkeyPatch,
+                                                caplog: pytest.LogCaptureFixture) -> None:
     fake = Path(os.environ["CXX"])
-    fake.write_text(fake.read_text().replace("cp ", "echo not a library, not "). replace('"$2"', '> "$2"'))
+    fake.write_text(fake.read_text().replace("cp ", "echo not a library, not "). replace('"$2"',
+        '> "$2"'))
     assert native.library() is None and len(caplog.records) == 1
 
 
@@ -458,14 +500,17 @@ def test_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_processes_build_at_once(fresh: Path) -> None:
-    say = "import torch; from course_lib.models import build; print(build('lenet5')(torch.zeros(1, 1, 32, 32)).sum().item())"
-    both = [subprocess.Popen([sys.executable, "-c", say], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    say = ("import torch; from course_lib.models import build; "
+           "print(build('lenet5')(torch.zeros(1, 1, 32, 32)).sum().item())")
+    both = [subprocess.Popen([sys.executable, "-c", say], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True) for _ in range(2)]
     answers = [p.communicate(timeout=120) for p in both]
     assert [p.returncode for p in both] == [0, 0] and answers[0] == answers[1] and not answers[0][1]
     assert len(kept(fresh)) == 1
 
 
-def test_the_name_says_what_the_code_depends_on(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_says_what_the_code_depends_on(fresh: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
     cxx = builder.compiler()
     names = {builder.key(cxx)}
     monkeypatch.setattr(builder, "_features", lambda: "another CPU")

@@ -1,4 +1,5 @@
-"""Batch normalisation and ReLU as one kernel, against PyTorch's two: values, both gradients, rounding, and who is not served."""
+"""Batch normalisation and ReLU as one kernel, against PyTorch's two: values, both gradients,
+rounding, and who is not served."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from course_lib.models import build
 from course_lib.native import norm as kernel
 from course_lib.native import relu_of_norm
 
-needs_kernel = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here, or COURSE_NATIVE=0")
+needs_kernel = pytest.mark.skipif(native.library() is None,
+                                  reason="no C++ compiler here, or COURSE_NATIVE=0")
 HALF = torch.bfloat16
 
 
@@ -51,9 +53,11 @@ def served(norm: nn.BatchNorm2d, x: Tensor) -> bool:
 
 
 @needs_kernel
-@given(some.integers(1, 4), some.sampled_from([16, 32, 48, 160]), some.integers(1, 7), some.integers(1, 7), some.integers(1, 3),
+@given(some.integers(1, 4), some.sampled_from([16, 32, 48, 160]), some.integers(1, 7),
+       some.integers(1, 7), some.integers(1, 3),
        some.integers(0, 100))
-def test_the_same_as_pytorch(n: int, channels: int, height: int, width: int, threads: int, seed: int) -> None:
+def test_the_same_as_pytorch(n: int, channels: int, height: int, width: int, threads: int,
+                             seed: int) -> None:
     norm, x = a_norm(channels, seed), values((n, channels, height, width), seed + 1)
     ga, gp = (values(x.shape, seed + k) for k in (2, 3))
     found, before = [], torch.get_num_threads()
@@ -82,14 +86,17 @@ def by_hand(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
 @needs_kernel
 @pytest.mark.parametrize(("through", "past"), [(True, True), (True, False), (False, True)])
 def test_the_gradients_by_hand(through: bool, past: bool) -> None:
-    """d/dx sum(g relu(s x + t) + h x) = s g where s x + t > 0, plus h: of both, and where only one of the two is used."""
+    """d/dx sum(g relu(s x + t) + h x) = s g where s x + t > 0, plus h: of both, and where only one
+    of the two is used."""
     norm, x, g, h = a_norm(16), *(values((2, 16, 3, 3), seed) for seed in (1, 2, 3))
     z = x.clone().requires_grad_()
     outputs = relu_of_norm(norm, z)
-    used = [(out * weight).sum() for out, weight, wanted in zip(outputs, (g, h), (through, past), strict=True) if wanted]
+    used = [(out * weight).sum() for out, weight,
+            wanted in zip(outputs, (g, h), (through, past), strict=True) if wanted]
     v, s = by_hand(norm, x)
     wanted = through * s * g * (v > 0) + past * h
-    torch.testing.assert_close(torch.autograd.grad(torch.stack(used).sum(), z)[0], wanted, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(torch.autograd.grad(torch.stack(used).sum(), z)[0], wanted,
+                               atol=1e-5, rtol=1e-4)
 
 
 @needs_kernel
@@ -101,7 +108,8 @@ def test_a_gradient_that_lies_otherwise() -> None:
         found.append(torch.autograd.grad(relu_of_norm(norm, z)[0], z, g)[0])
     assert torch.equal(*found)
     z = x.clone().requires_grad_()
-    spread = torch.autograd.grad(relu_of_norm(norm, z)[0].sum(), z)[0]  # a gradient of one number, expanded
+    # a gradient of one number, expanded
+    spread = torch.autograd.grad(relu_of_norm(norm, z)[0].sum(), z)[0]
     v, s = by_hand(norm, x)
     torch.testing.assert_close(spread, (s * (v > 0)).expand_as(x))
 
@@ -118,7 +126,8 @@ def test_bfloat16_is_rounded_once() -> None:
     torch.testing.assert_close(found.nan_to_num(-1), wanted.nan_to_num(-1), atol=0, rtol=0)
     norm, z = a_norm(32), values((2, 32, 5, 5), 1, HALF).requires_grad_()
     a, _ = relu_of_norm(norm, z)
-    assert a.dtype == HALF and torch.equal(a.detach(), by_hand(norm, z.detach().float())[0].relu().to(HALF))
+    assert a.dtype == HALF and torch.equal(a.detach(),
+                                           by_hand(norm, z.detach().float())[0].relu().to(HALF))
 
 
 @needs_kernel
@@ -129,7 +138,8 @@ def test_nan_is_not_hidden(dtype: torch.dtype) -> None:
     a = relu_of_norm(norm, x)[0]
     assert a.isnan().sum() == 1 and a[0, 3, 0, 1].isnan()
     z = x.clone().requires_grad_()
-    (g,) = torch.autograd.grad(relu_of_norm(norm, z)[0].nan_to_num().sum() + (z * torch.nan).sum(), z)
+    (g,) = torch.autograd.grad(relu_of_norm(norm, z)[0].nan_to_num().sum() + (z * torch.nan).sum(),
+                               z)
     assert g.isnan().all()
 
 
@@ -161,7 +171,9 @@ def _replaced(norm: nn.BatchNorm2d) -> None:
     norm.forward = lambda x: x  # type: ignore[method-assign]
 
 
-OTHERS: dict[str, Callable[[nn.BatchNorm2d], None]] = {"training": _training, "parameters that learn": _wanted, "a hook": _hooked,
+OTHERS: dict[str, Callable[[nn.BatchNorm2d], None]] = {"training": _training,
+                                                       "parameters that learn": _wanted,
+                                                       "a hook": _hooked,
                                                        "another forward": _replaced}
 
 
@@ -192,7 +204,8 @@ def test_inputs_that_are_not_served() -> None:
 @needs_kernel
 @pytest.mark.parametrize("bf16", [False, True])
 def test_an_attack_on_a_residual_network(bf16: bool) -> None:
-    """The same landmarks as PyTorch's, but for what rounding decides; and the kernel is asked at all."""
+    """The same landmarks as PyTorch's, but for what rounding decides; and the kernel is asked at
+    all."""
     model = build("preact_resnet_s")
     g = torch.Generator().manual_seed(0)
     with torch.no_grad():

@@ -1,4 +1,5 @@
-"""Pictures: what is drawn is what was given, with alt text, readable by everybody, and no figure is left open."""
+"""Pictures: what is drawn is what was given, with alt text, readable by everybody, and no figure is
+left open."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ EASY = (33, 30, 160, 90, 180, 42, 330, 35, 25, 44)
 
 
 def report(nat: tuple[int, ...] = EASY, more: int = 100) -> Report:
-    return Report(Errors(nat, (N,) * 10), Errors(tuple(n + more for n in nat), (N,) * 10), FASHION, "pgd20", 8 / 255)
+    return Report(Errors(nat, (N,) * 10), Errors(tuple(n + more for n in nat), (N,) * 10), FASHION,
+                  "pgd20", 8 / 255)
 
 
 def seeds(shift: int = 0) -> list[Report]:
@@ -38,22 +40,33 @@ DRAWN: dict[str, Callable[[Axes | None], Axes]] = {
     "class_bars": lambda ax: plots.class_bars({"a": report(), "b": seeds()}, ax),
     "cost_of_robustness": lambda ax: plots.cost_of_robustness(seeds(), seeds(150), ax),
     "spread_points": lambda ax: plots.spread_points({"x": (SPREAD, 0.2), "y": (SPREAD, None)}, ax),
-    "images": lambda ax: plots.images(IMAGES, ax, titles=["one", "two\nlines"], columns=2, framed=[False, True]),
+    "images": lambda ax: plots.images(IMAGES, ax, titles=["one", "two\nlines"], columns=2,
+                                      framed=[False, True]),
     "adversarial": lambda ax: plots.adversarial(IMAGES[0], IMAGES[1], ax),
     "class_pair": lambda ax: plots.class_pair(SPLIT, "Shirt", 0, ax, n=2),
     "image_rows": lambda ax: plots.image_rows({"long": IMAGES, "short": IMAGES[:1]}, ax),
     "probabilities": lambda ax: plots.probabilities({"p": torch.full((10,), 0.1)}, FASHION, ax),
     "curves": lambda ax: plots.curves({"loss": [2.0, 1.0]}, ax),
-    "walk": lambda ax: plots.walk(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), [True, False], ax, labels=["own", "rival"]),
-    "numbers_by_class": lambda ax: plots.numbers_by_class({"a": torch.rand(10), "b": np.ones(10)}, FASHION, ax, ylabel="steps"),
-    "class_curves": lambda ax: plots.class_curves([[0.1] * 10, [0.2] * 10], FASHION, ax, named=["Shirt"]),
-    "heat_map": lambda ax: plots.heat_map(np.array([[1.0, np.nan]]), ["a"], ["b", "c"], ax, marked=[(0, 0)]),
+    "walk": lambda ax: plots.walk(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), [True, False], ax,
+                                  labels=["own", "rival"]),
+    "numbers_by_class": lambda ax: plots.numbers_by_class({"a": torch.rand(10), "b": np.ones(10)},
+                                                          FASHION, ax, ylabel="steps"),
+    "class_curves": lambda ax: plots.class_curves([[0.1] * 10, [0.2] * 10], FASHION, ax,
+                                                  named=["Shirt"]),
+    "heat_map": lambda ax: plots.heat_map(np.array([[1.0, np.nan]]), ["a"], ["b", "c"], ax,
+                                          marked=[(0, 0)]),
     "pareto": lambda ax: plots.pareto({"m": (SPREAD, SPREAD)}, ax, others={"theirs": (0.1, 0.2)}),
-    "budget_curves": lambda ax: plots.budget_curves({0.0: report(), 0.1: report(more=200)}, ax, named=["Shirt"]),
+    "budget_curves": lambda ax: plots.budget_curves({0.0: report(), 0.1: report(more=200)}, ax,
+                                                    named=["Shirt"]),
     "confusion": lambda ax: plots.confusion(np.eye(2), "ab", ax),
-    "boundary_walk": lambda ax: plots.boundary_walk({"first": (IMAGES, ["A", "A", "B", "B"], 1, 2)}, ax),
-    "attack_gaps": lambda ax: plots.attack_gaps({"m": {"PGD-20": (0.6, 0.5, 0.7), "AutoAttack": (0.5, 0.4, 0.6)}}, ax, flagged=["m"]),
-    "class_scatter": lambda ax: plots.class_scatter(np.arange(10.0), np.arange(10.0) ** 2, FASHION, ax),
+    "boundary_walk": lambda ax: plots.boundary_walk({"first": (IMAGES, ["A", "A", "B", "B"], 1, 2)},
+                                                    ax),
+    "attack_gaps": lambda ax: plots.attack_gaps({"m":
+                                                 {"PGD-20": (0.6, 0.5, 0.7),
+                                                  "AutoAttack": (0.5, 0.4, 0.6)}}, ax,
+                                                flagged=["m"]),
+    "class_scatter": lambda ax: plots.class_scatter(np.arange(10.0), np.arange(10.0) ** 2, FASHION,
+                                                    ax),
     "lines": lambda ax: plots.lines([0.0, 0.5], {"a": [1.0, 2.0]}, ax),
 }
 
@@ -76,7 +89,8 @@ def test_each_takes_an_axes_or_makes_one_and_returns_it(name: str) -> None:
 
 
 def test_every_public_picture_is_tried_here() -> None:
-    public = {n for n, f in vars(plots).items() if callable(f) and getattr(f, "__module__", "") == plots.__name__ and not n.startswith("_")}
+    public = {n for n, f in vars(plots).items() if callable(f)
+              and getattr(f, "__module__", "") == plots.__name__ and not n.startswith("_")}
     assert public - set(DRAWN) == {"axes", "panels", "show", "difficulty", "front"}
 
 
@@ -86,7 +100,8 @@ def test_bars_have_the_heights_of_the_errors_in_the_order_of_difficulty() -> Non
     order = plots.difficulty(r)
     assert order == sorted(range(10), key=lambda c: EASY[c])
     heights = [bar.get_height() for bar in ax.patches]
-    assert np.allclose(heights, [100 * r.nat.by_class[c] for c in order] + [100 * r.rob.by_class[c] for c in order])
+    assert np.allclose(heights, [100 * r.nat.by_class[c] for c in order] + [100 * r.rob.by_class[c]
+        for c in order])
     assert [t.get_text() for t in ax.get_xticklabels()] == [FASHION[c] for c in order]
     assert ax.get_ylim()[0] == 0
 
@@ -97,7 +112,8 @@ def test_whiskers_are_wilson_for_one_model_and_student_over_seeds() -> None:
         (one, *one.nat.intervals()[6]),
         (many, *((s := Spread.of(r.nat.by_class[6] for r in many)).low, s.high)),
     ):
-        (whiskers,) = (c for c in plots.class_bars({"m": given}, kind="nat", order=[6]).containers if isinstance(c, ErrorbarContainer))
+        (whiskers,) = (c for c in plots.class_bars({"m": given}, kind="nat", order=[6]).containers
+                       if isinstance(c, ErrorbarContainer))
         (segment,) = whiskers.lines[2][0].get_segments()
         assert np.allclose(segment[:, 1], [100 * low, 100 * high])
 
@@ -133,11 +149,13 @@ def test_panels_that_share_an_axis_all_show_their_bars_whole() -> None:
     assert right.get_ylim()[1] >= 93
 
 
-def test_show_displays_a_small_picture_with_alt_text_and_closes_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_displays_a_small_picture_with_alt_text_and_closes_the_figure(monkeypatch:
+        pytest.MonkeyPatch) -> None:
     import IPython.display
 
     shown: list[Any] = []
-    monkeypatch.setattr(IPython.display, "display", lambda picture, metadata: shown.extend([picture.data, metadata]))
+    monkeypatch.setattr(IPython.display, "display", lambda picture,
+                        metadata: shown.extend([picture.data, metadata]))
     plots.show(plots.class_bars({"m": report()}), alt="bars")
     data, metadata = shown
     assert metadata["image/png"]["alt"] == "bars"
@@ -164,7 +182,8 @@ def lab(colour: str, sight: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_any_two_of_the_colours_differ_for_every_kind_of_sight(sight: str) -> None:
-    distance = {(a, b): float(np.linalg.norm(lab(a, SIGHT[sight]) - lab(b, SIGHT[sight]))) for a, b in combinations(plots.COLOURS, 2)}
+    distance = {(a, b): float(np.linalg.norm(lab(a, SIGHT[sight]) - lab(b, SIGHT[sight]))) for a,
+                b in combinations(plots.COLOURS, 2)}
     near = {pair: round(d) for pair, d in distance.items() if d < 10}
     assert near == {}
 

@@ -1,4 +1,5 @@
-"""The pictures of notebook 04: confusion matrices, walks across the boundary, attacks side by side."""
+"""The pictures of notebook 04: confusion matrices, walks across the boundary, attacks side by
+side."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def closed() -> Iterator[None]:
 
 def said(ax: plt.Axes) -> dict[tuple[int, int], str]:
     """(row, column) -> text of each cell."""
-    return {(round(t.get_position()[1]), round(t.get_position()[0])): t.get_text() for t in ax.texts}
+    return {(round(t.get_position()[1]), round(t.get_position()[0])): t.get_text()
+            for t in ax.texts}
 
 
 def test_a_confusion_matrix_says_percents_with_the_class_in_rows() -> None:
@@ -54,18 +56,23 @@ def test_numbers_can_be_read_on_every_colour() -> None:
 
     (image,) = ax.images
     for text, value in zip(ax.texts, np.linspace(0, 100, 121), strict=True):
-        ground, ink = light(np.array(image.cmap(image.norm(value))[:3])), 1.0 if text.get_color() == "white" else 0.0
+        ground, ink = light(np.array(image.cmap(image.norm(value))[
+            :3])), 1.0 if text.get_color() == "white" else 0.0
         assert (max(ground, ink) + 0.05) / (min(ground, ink) + 0.05) > 4.5
 
 
 def test_a_walk_frames_the_pair_and_names_every_iterate() -> None:
     z = torch.linspace(0, 1, 4).reshape(4, 1, 1, 1).expand(4, 1, 8, 8)
-    ax = plots.boundary_walk({"first": (z, ["A", "A", "B", "B"], 1, 2), "second": (z[:3], ["A", "B", "B"], 0, 1)})
-    frames = sorted((round(p.get_y()), round(p.get_x()), p.get_linestyle()) for p in ax.patches if isinstance(p, Rectangle))
+    ax = plots.boundary_walk({"first": (z, ["A", "A", "B", "B"], 1, 2),
+                              "second": (z[:3], ["A", "B", "B"], 0, 1)})
+    frames = sorted((round(p.get_y()), round(p.get_x()), p.get_linestyle()) for p in ax.patches
+                    if isinstance(p, Rectangle))
     columns = [(x // 12, line) for _, x, line in frames]  # eight pixels and a margin of four
     assert columns == [(1, "-"), (2, "--"), (0, "-"), (1, "--")]
     assert frames[0][0] == frames[1][0] < frames[2][0] == frames[3][0]
-    assert same_color(ax.patches[0].get_edgecolor(), plots.COLOURS[0]) and same_color(ax.patches[1].get_edgecolor(), plots.COLOURS[5])
+    assert same_color(ax.patches[0].get_edgecolor(),
+                      plots.COLOURS[0]) and same_color(ax.patches[1].get_edgecolor(),
+                                                       plots.COLOURS[5])
     words = [t.get_text() for t in ax.texts]
     assert words.count("A") == 3 and words.count("B") == 4
     assert {"t = 0", "t = 3", "first", "second"} <= set(words)
@@ -78,9 +85,11 @@ def test_a_pair_that_is_one_image_shows_both_frames() -> None:
 
 
 def test_attacks_stand_side_by_side_and_the_flagged_are_marked() -> None:
-    found = {"sound": {"pgd": (0.7, 0.68, 0.72), "aa": (0.69, 0.67, 0.71)}, "masked": {"aa": (0.5, 0.48, 0.52)}}
+    found = {"sound": {"pgd": (0.7, 0.68, 0.72), "aa": (0.69, 0.67, 0.71)},
+             "masked": {"aa": (0.5, 0.48, 0.52)}}
     ax = plots.attack_gaps(found, flagged=["masked"])
-    points = {(round(float(line.get_xdata()[0])), line.get_marker()) for line in ax.lines if len(line.get_xdata()) == 1}
+    points = {(round(float(line.get_xdata()[0])), line.get_marker()) for line in ax.lines
+              if len(line.get_xdata()) == 1}
     assert points == {(70, plots.MARKERS[0]), (69, plots.MARKERS[1]), (50, plots.MARKERS[1])}
     spans = sorted(tuple(line.get_xdata()) for line in ax.lines if len(line.get_xdata()) == 2)
     assert spans == [pytest.approx((48, 52)), pytest.approx((67, 71)), pytest.approx((68, 72))]
@@ -92,15 +101,18 @@ def test_attacks_stand_side_by_side_and_the_flagged_are_marked() -> None:
 
 
 def test_each_class_has_its_point_and_its_name() -> None:
-    ax = plots.class_scatter(np.array([1.0, 2, 3]), np.array([5.0, 5, 9]), ABC, xlabel="x", ylabel="y")
+    ax = plots.class_scatter(np.array([1.0, 2, 3]), np.array([5.0, 5, 9]), ABC, xlabel="x",
+                             ylabel="y")
     assert list(ax.lines[0].get_xdata()) == [1, 2, 3] and list(ax.lines[0].get_ydata()) == [5, 5, 9]
     assert sorted(t.get_text() for t in ax.texts if t.get_text()) == list(ABC)
 
 
 def test_functions_of_one_variable_differ_in_colour_and_dashes() -> None:
     ax = plots.lines([0.0, 0.5], {"a": [1.0, 2.0], "b": [3.0, 4.0]}, xlabel="x", ylabel="y")
-    assert [list(line.get_ydata()) for line in ax.lines] == [[1, 2], [3, 4]] and list(ax.lines[1].get_xdata()) == [0, 0.5]
-    assert len({line.get_linestyle() for line in ax.lines}) == len({line.get_color() for line in ax.lines}) == 2
+    assert [list(line.get_ydata()) for line in ax.lines] == [[1, 2],
+        [3, 4]] and list(ax.lines[1].get_xdata()) == [0, 0.5]
+    assert len({line.get_linestyle() for line in ax.lines}) == len({line.get_color()
+        for line in ax.lines}) == 2
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["a", "b"]
 
 

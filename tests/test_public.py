@@ -13,7 +13,8 @@ import course_lib
 from course_lib.zoo import models_dir
 
 FACE = ("load", "build", "PGD", "fit", "evaluate", "load_model", "RECIPES", "plots")
-MODULES = sorted(m.name for m in pkgutil.walk_packages(course_lib.__path__, "course_lib.") if not m.name.endswith("__main__"))
+MODULES = sorted(m.name for m in pkgutil.walk_packages(course_lib.__path__, "course_lib.")
+                 if not m.name.endswith("__main__"))
 HEAVY = (
     "IPython",
     "ipywidgets",
@@ -31,26 +32,30 @@ HEAVY = (
 NEEDS_MODELS = {"course_lib.zoo"}
 
 
-@pytest.mark.parametrize("name", [*FACE, "CourseError", "Report", "Optim", "list_models", "load_report"])
+@pytest.mark.parametrize("name", [*FACE, "CourseError", "Report", "Optim", "list_models",
+                                  "load_report"])
 def test_public_names(name: str) -> None:
     assert getattr(course_lib, name) is not None and name in course_lib.__all__
 
 
 def test_all_names_are_there() -> None:
-    assert len(set(course_lib.__all__)) == len(course_lib.__all__) and all(hasattr(course_lib, n) for n in course_lib.__all__)
+    assert len(set(course_lib.__all__)) == len(course_lib.__all__) and all(hasattr(course_lib, n)
+        for n in course_lib.__all__)
     assert course_lib.__version__ in (Path(__file__).parent.parent / "pyproject.toml").read_text()
 
 
 def test_importing_brings_nothing_heavy_and_changes_nothing() -> None:
     """Only what the course needs at once: that is what keeps the import short."""
     script = (
-        "import sys, torch, warnings; warnings.simplefilter('error'); state, threads = torch.get_rng_state(), torch.get_num_threads()\n"
+        "import sys, torch, warnings; warnings.simplefilter('error'); state, threads = "
+        "torch.get_rng_state(), torch.get_num_threads()\n"
         f"from course_lib import {', '.join(FACE)}\n"
         "assert torch.equal(state, torch.get_rng_state()) and threads == torch.get_num_threads()\n"
         f"print([m for m in {HEAVY} if m in sys.modules])"
     )
     root = Path(__file__).parent.parent
-    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True,
+                          check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[]", "")
 
 
@@ -70,5 +75,7 @@ def test_examples_in_docstrings(name: str) -> None:
 
 def test_the_examples_are_found() -> None:
     finder = doctest.DocTestFinder()
-    counts = {name: sum(len(t.examples) for t in finder.find(importlib.import_module(name))) for name in MODULES}
-    assert all(counts[f"course_lib.{room}"] for room in ("attacks", "data", "errors", "evaluation", "models", "training", "zoo"))
+    counts = {name: sum(len(t.examples) for t in finder.find(importlib.import_module(name)))
+              for name in MODULES}
+    assert all(counts[f"course_lib.{room}"]
+               for room in ("attacks", "data", "errors", "evaluation", "models", "training", "zoo"))

@@ -36,7 +36,8 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 
 def go(tmp_path: Path, *patterns: str, **words: Any) -> list[dict[str, Any]]:
-    return sweep(patterns or ("tiny",), out=tmp_path / "runs", models=tmp_path / "models", jobs=1, progress=False, **words)
+    return sweep(patterns or ("tiny",), out=tmp_path / "runs", models=tmp_path / "models", jobs=1,
+                 progress=False, **words)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +54,10 @@ def go(tmp_path: Path, *patterns: str, **words: Any) -> list[dict[str, Any]]:
 )
 def test_patterns(patterns: list[str], found: set[str]) -> None:
     chosen = tasks(patterns)
-    assert {n for n, _ in chosen} == found and len(set(chosen)) == len(chosen) == sum(RECIPES[n].seeds for n in found)
-    assert [s for _, s in chosen] == sorted(s for _, s in chosen), "seed by seed: all recipes soon have one model"
+    assert {n for n, _ in chosen} == found and len(set(chosen)) == len(chosen) == sum(
+        RECIPES[n].seeds for n in found)
+    assert [s for _, s in chosen] == sorted(s for _, s in chosen), ("seed by seed: all recipes "
+                                                                    "soon have one model")
     assert {s for _, s in tasks(patterns, 1)} == {0}
 
 
@@ -66,18 +69,24 @@ def test_a_pattern_that_matches_nothing(patterns: list[str]) -> None:
 
 def test_hot_starts_come_first() -> None:
     assert [sorted(w) for w in waves(tasks(["tiny"]))] == [ALL[:2], ALL[2:]]
-    assert waves([("tiny/first", 0), ("tiny/second", 1)]) == [[("tiny/first", 0), ("tiny/second", 1)]], "another seed's"
+    assert waves([("tiny/first", 0), ("tiny/second", 1)]) == [[("tiny/first", 0),
+        ("tiny/second", 1)]], "another seed's"
     assert waves([("tiny/second", 0)]) == [[("tiny/second", 0)]] and waves([]) == []
 
 
-def test_a_sweep_trains_stores_and_then_skips(tmp_path: Path, trained: list[tuple[str, int]]) -> None:
+def test_a_sweep_trains_stores_and_then_skips(tmp_path: Path,
+                                              trained: list[tuple[str, int]]) -> None:
     records = go(tmp_path)
-    assert trained == [*ALL[:2], *ALL[2:]] and sorted((r["recipe"], r["seed"]) for r in records) == ALL
+    assert trained == [*ALL[:2], *ALL[2:]] and sorted((r["recipe"], r["seed"])
+                                                      for r in records) == ALL
     rows = list_models(tmp_path / "models")
-    assert [(r["recipe"], r["seed"], r["bytes"] > 0) for r in rows] == [(n, s, n == "tiny/first") for n, s in ALL]
+    assert [(r["recipe"], r["seed"], r["bytes"] > 0) for r in rows] == [(n, s, n == "tiny/first")
+        for n, s in ALL]
     before = {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
     again = go(tmp_path)
-    assert trained == ALL and sorted(map(repr, again)) == sorted(repr(load_record(n, seed=s, root=tmp_path / "models")) for n, s in ALL)
+    assert trained == ALL and sorted(map(repr,
+                                         again)) == sorted(repr(load_record(n, seed=s,
+                                             root=tmp_path / "models")) for n, s in ALL)
     assert before == {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
     drop_weights("tiny/first", 1, tmp_path / "models")
     go(tmp_path)
@@ -99,7 +108,8 @@ def test_what_comes_from_another_recipe_is_made_again(
     go(tmp_path, "tiny/first", seeds=1)
     monkeypatch.setitem(RECIPES, "tiny/first", dataclasses.replace(RECIPES["tiny/first"], epochs=1))
     go(tmp_path, "tiny/first", seeds=1)
-    assert trained == [("tiny/first", 0)] * 2 and load_record("tiny/first", root=tmp_path / "models")["made_from"]["epochs"] == 1
+    assert trained == [("tiny/first", 0)] * 2 and load_record("tiny/first",
+        root=tmp_path / "models")["made_from"]["epochs"] == 1
 
 
 def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +126,13 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
         go(tmp_path, "tiny/first")
     assert [r["seed"] for r in list_models(tmp_path / "models")] == [0]
     go(tmp_path, "tiny/first")
-    assert calls == [*ALL[:2], ("tiny/first", 1)] and [r["seed"] for r in list_models(tmp_path / "models")] == [0, 1]
+    assert calls == [*ALL[:2], ("tiny/first", 1)] and [r["seed"]
+                                                       for r in list_models(tmp_path
+                                                           / "models")] == [0, 1]
 
 
-def test_a_shortened_sweep_is_stored_under_another_name(tmp_path: Path, trained: list[tuple[str, int]]) -> None:
+def test_a_shortened_sweep_is_stored_under_another_name(tmp_path: Path,
+                                                        trained: list[tuple[str, int]]) -> None:
     records = go(tmp_path, "tiny/first", seeds=1, epochs=1)
     assert [r["recipe"] for r in records] == ["tiny/first@epochs=1"]
     assert [r["recipe"] for r in list_models(tmp_path / "models")] == ["tiny/first@epochs=1"]
@@ -142,8 +155,10 @@ def test_the_callers_threads_are_given_back(tmp_path: Path) -> None:
 def test_jobs_do_not_change_the_models(tmp_path: Path) -> None:
     one = go(tmp_path / "one", "tiny/first")
     two = sweep(
-        ["tiny/first"], out=tmp_path / "two" / "runs", models=tmp_path / "two" / "models", jobs=2, backend="threading", progress=False
+        ["tiny/first"], out=tmp_path / "two" / "runs", models=tmp_path / "two" / "models", jobs=2,
+        backend="threading", progress=False
     )
     assert [r["history"] for r in one] == [r["history"] for r in two]
     for seed in (0, 1):
-        assert same_weights(*(load_model("tiny/first", seed=seed, root=tmp_path / d / "models") for d in ("one", "two")))
+        assert same_weights(*(load_model("tiny/first", seed=seed, root=tmp_path / d / "models")
+                              for d in ("one", "two")))

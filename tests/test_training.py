@@ -29,16 +29,20 @@ BATCHES, EPOCHS = 7, 3
 
 @dataclass(frozen=True)
 class Remembering(Method):
-    """Has all that a checkpoint must hold: chance, statistics summed over a period, a memory, reports."""
+    """Has all that a checkpoint must hold: chance, statistics summed over a period, a memory,
+    reports."""
 
     update_every: Any = None
-    before: Callable[[Step], None] = dataclasses.field(default=lambda at: None, repr=False)  # called before each loss
-    after: Callable[[Step], None] = dataclasses.field(default=lambda at: None, repr=False)  # and after it
+    # called before each loss
+    before: Callable[[Step], None] = dataclasses.field(default=lambda at: None, repr=False)
+    # and after it
+    after: Callable[[Step], None] = dataclasses.field(default=lambda at: None, repr=False)
 
     def init_state(self, n_classes: int) -> dict[str, Tensor]:
         return {"weight": torch.ones(n_classes), "updates": torch.zeros((), dtype=torch.int64)}
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor], at: Step) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor],
+             at: Step) -> tuple[Tensor, dict[str, Tensor]]:
         self.before(at)
         logits = model((x + 0.1 * torch.randn(x.shape, generator=at.generator)).clamp(0, 1))
         wrong = F.one_hot(y, 3).T.float() @ (logits.argmax(1) != y).float()
@@ -48,11 +52,14 @@ class Remembering(Method):
             "seen": torch.bincount(y, minlength=3),
         }
 
-    def update(self, state: dict[str, Tensor], report: Report | None, at: Step) -> dict[str, Tensor]:
-        weight = state["weight"] + at.stats["wrong"] / at.stats["seen"].clamp(min=1) if at.stats else state["weight"]
+    def update(self, state: dict[str, Tensor], report: Report | None, at: Step) -> dict[str,
+            Tensor]:
+        weight = state["weight"] + at.stats["wrong"] / at.stats["seen"].clamp(
+            min=1) if at.stats else state["weight"]
         if report is not None:
             weight = weight + torch.tensor(report.rob.by_class, dtype=torch.float32)
-        return {"weight": weight / weight.mean() + 0.01 * torch.rand(3, generator=at.generator), "updates": state["updates"] + 1}
+        return {"weight": weight / weight.mean() + 0.01 * torch.rand(3, generator=at.generator),
+                "updates": state["updates"] + 1}
 
 
 class Memory:
@@ -72,7 +79,8 @@ class Memory:
     def latest(self) -> tuple[int, dict[str, Any]] | None:
         if not self.saves:
             return None
-        return max(self.saves), torch.load(io.BytesIO(self.saves[max(self.saves)]), weights_only=True)
+        return max(self.saves), torch.load(io.BytesIO(self.saves[max(self.saves)]),
+                                           weights_only=True)
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         if self.broken:
@@ -90,7 +98,8 @@ def validate(model: nn.Module, at: Step) -> Report:
 
 
 def train(method: Method | None = None, *, store: Memory | None = None, **words: Any) -> Run:
-    words = {"model": Small(), "data": TRAIN, "epochs": EPOCHS, "optim": OPTIM, "seed": 0, "progress": False, **words}
+    words = {"model": Small(), "data": TRAIN, "epochs": EPOCHS, "optim": OPTIM, "seed": 0,
+             "progress": False, **words}
     return fit(method=Remembering() if method is None else method, store=store, **words)
 
 
@@ -104,14 +113,16 @@ def same(a: Run, b: Run) -> bool:
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_fit_is_the_plain_loop(name: str) -> None:
     """Natural training against five lines of PyTorch, with the rates written out."""
-    optim = Optim(name, 0.05, 4, drops=((1, 0.5),), weight_decay=0.01, **({"momentum": 0.9} if name == "sgd" else {}))
+    optim = Optim(name, 0.05, 4, drops=((1, 0.5),), weight_decay=0.01,
+                  **({"momentum": 0.9} if name == "sgd" else {}))
     served: list[tuple[Tensor, Tensor]] = []
 
     @dataclass(frozen=True)
     class Listening(METHODS["natural"]):
         name = ""
 
-        def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor], at: Step) -> Tensor:
+        def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor],
+                 at: Step) -> Tensor:
             served.append((x, y))
             assert model.training
             return super().loss(model, x, y, state, at)
@@ -119,7 +130,8 @@ def test_fit_is_the_plain_loop(name: str) -> None:
     run = train(Listening(), optim=optim, epochs=2)
     hand = Small().train()
     make = torch.optim.Adam if name == "adam" else torch.optim.SGD
-    steps = make(hand.parameters(), 0.05, weight_decay=0.01, **({"momentum": 0.9} if name == "sgd" else {}))
+    steps = make(hand.parameters(), 0.05, weight_decay=0.01,
+                 **({"momentum": 0.9} if name == "sgd" else {}))
     losses = []
     for i, (x, y) in enumerate(served):
         steps.param_groups[0]["lr"] = 0.05 if i < BATCHES else 0.025
@@ -129,8 +141,10 @@ def test_fit_is_the_plain_loop(name: str) -> None:
         steps.step()
         losses.append(loss.item())
     assert len(served) == 2 * BATCHES
-    torch.testing.assert_close(run.model.state_dict(), hand.state_dict(), rtol=1e-4, atol=1e-5)  # fused optimisers round otherwise
-    assert [h["loss"] for h in run.history] == pytest.approx([sum(losses[:7]) / 7, sum(losses[7:]) / 7])
+    # fused optimisers round otherwise
+    torch.testing.assert_close(run.model.state_dict(), hand.state_dict(), rtol=1e-4, atol=1e-5)
+    assert [h["loss"] for h in run.history] == pytest.approx([sum(losses[:7]) / 7,
+        sum(losses[7:]) / 7])
     for epoch in (served[:BATCHES], served[BATCHES:]):
         assert sorted(v for _, y in epoch for v in y.tolist()) == sorted(TRAIN.y.tolist())
     assert not torch.equal(served[0][0], served[BATCHES][0]), "each epoch has its own order"
@@ -138,24 +152,31 @@ def test_fit_is_the_plain_loop(name: str) -> None:
 
 def test_history() -> None:
     run = train(Remembering("epoch"), validate=validate)
-    assert [h["epoch"] for h in run.history] == [1, 2, 3] and [h["lr"] for h in run.history] == pytest.approx([0.05, 0.025, 0.005])
-    assert [h["state"]["updates"] for h in run.history] == [1, 2, 3] and all(len(h["validation"]) == 1 for h in run.history)
-    assert all(math.isfinite(h["loss"]) for h in run.history) and run.history[-1]["loss"] < run.history[0]["loss"]
+    assert [h["epoch"] for h in run.history] == [1, 2, 3] and [h["lr"]
+        for h in run.history] == pytest.approx([0.05, 0.025, 0.005])
+    assert [h["state"]["updates"] for h in run.history] == [1, 2,
+                                                            3] and all(len(h["validation"]) == 1
+                                                                       for h in run.history)
+    assert all(math.isfinite(h["loss"]) for h in run.history) and run.history[-1][
+        "loss"] < run.history[0]["loss"]
     row = run.history[1]["validation"][0]
     assert row["batch"] == 0 and Report.from_json(row).classes == THREE
 
 
 @pytest.mark.parametrize(
     ("every", "at"),
-    [(None, []), ("epoch", [(0, 0), (1, 0), (2, 0)]), (3, [(e, b) for e in range(3) for b in (0, 3, 6)]), (7, [(e, 0) for e in range(3)])],
+    [(None, []), ("epoch", [(0, 0), (1, 0), (2, 0)]),
+     (3, [(e, b) for e in range(3) for b in (0, 3, 6)]), (7, [(e, 0) for e in range(3)])],
 )
-def test_updates_come_before_the_first_batch_of_their_period(every: Any, at: list[tuple[int, int]]) -> None:
+def test_updates_come_before_the_first_batch_of_their_period(every: Any,
+        at: list[tuple[int, int]]) -> None:
     """With the sums of the period that ended there, and with a report."""
     calls: list[tuple[Step, bool]] = []
 
     @dataclass(frozen=True)
     class Listening(Remembering):
-        def update(self, state: dict[str, Tensor], report: Report | None, at: Step) -> dict[str, Tensor]:
+        def update(self, state: dict[str, Tensor], report: Report | None, at: Step) -> dict[str,
+                Tensor]:
             calls.append((at, report is not None))
             return super().update(state, report, at)
 
@@ -170,7 +191,8 @@ def test_updates_come_before_the_first_batch_of_their_period(every: Any, at: lis
 def test_the_reports_schedule() -> None:
     """The rate divided by 3 every 4 epochs of 15."""
     optim = Optim(lr=1e-3, drops=divided(3, every=4, epochs=15))
-    assert [optim.rate(e) for e in range(15)] == pytest.approx([1e-3] * 4 + [1e-3 / 3] * 4 + [1e-3 / 9] * 4 + [1e-3 / 27] * 3)
+    assert [optim.rate(e) for e in range(15)] == pytest.approx([1e-3] * 4 + [1e-3 / 3] * 4
+        + [1e-3 / 9] * 4 + [1e-3 / 27] * 3)
 
 
 def test_no_epoch_changes_nothing() -> None:
@@ -206,7 +228,8 @@ def test_what_the_caller_lent_is_given_back() -> None:
     before = model.conv.weight.clone()
     train(model=model)
     assert [p.requires_grad for p in model.parameters()] == [False] + [True] * 5
-    assert torch.equal(model.conv.weight, before) and handlers == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    assert torch.equal(model.conv.weight, before) and handlers == [signal.getsignal(s)
+        for s in (signal.SIGINT, signal.SIGTERM)]
 
 
 # ------------------------------------------------------------------------------------------ resuming
@@ -223,14 +246,16 @@ def test_resuming_from_every_batch_gives_the_same_bits(every: Any, name: str) ->
     assert sorted(all_saves.saves) == list(range(1, EPOCHS * BATCHES + 1))
     for step, saved in all_saves.saves.items():
         store = Memory({step: saved})
-        assert same(whole, train(model=Small(seed=9), store=store, **words)), f"resumed after batch {step}"
+        assert same(whole, train(model=Small(seed=9), store=store,
+                                 **words)), f"resumed after batch {step}"
         assert store.closed == 1 and max(store.saves) == EPOCHS * BATCHES
 
 
 @pytest.mark.parametrize("stops", [(1,), (2, 3), (7,), (8, 15), (5, 6, 7, 8), (21,)])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_exception_loses_nothing(stops: tuple[int, ...], when: str) -> None:
-    """The last whole batch is saved; the broken one leaves no trace, not even in running averages."""
+    """The last whole batch is saved; the broken one leaves no trace, not even in running
+    averages."""
     whole, store, calls = train(Remembering(3), validate=validate), Memory(), iter(range(1, 1000))
 
     def stop(at: Step) -> None:
@@ -243,7 +268,8 @@ def test_an_exception_loses_nothing(stops: tuple[int, ...], when: str) -> None:
             train(Remembering(3, **{when: stop}), store=store, model=model, validate=validate)
         _, state = store.latest()
         assert all(torch.equal(v, state["model"][k]) for k, v in model.state_dict().items())
-    assert same(whole, train(Remembering(3), store=store, validate=validate)) and store.closed == len(stops) + 1
+    assert same(whole, train(Remembering(3), store=store,
+                             validate=validate)) and store.closed == len(stops) + 1
 
 
 @pytest.mark.parametrize("break_at", ["validate", "update"])
@@ -261,7 +287,8 @@ def test_an_exception_between_batches_loses_nothing(break_at: str) -> None:
 
     @dataclass(frozen=True)
     class Failing(Remembering):
-        def update(self, state: dict[str, Tensor], report: Report | None, at: Step) -> dict[str, Tensor]:
+        def update(self, state: dict[str, Tensor], report: Report | None, at: Step) -> dict[str,
+                Tensor]:
             if break_at == "update":
                 fail_once()
             return super().update(state, report, at)
@@ -269,7 +296,8 @@ def test_an_exception_between_batches_loses_nothing(break_at: str) -> None:
     store = Memory()
     with pytest.raises(ArithmeticError):
         train(Failing(3), store=store, validate=checking)
-    assert same(train(Remembering(3), validate=validate), train(Failing(3), store=store, validate=checking))
+    assert same(train(Remembering(3), validate=validate),
+                train(Failing(3), store=store, validate=checking))
 
 
 def test_a_finished_training_is_not_trained_again() -> None:
@@ -283,7 +311,8 @@ def test_a_finished_training_is_not_trained_again() -> None:
 
 
 def test_what_makes_a_training_the_same() -> None:
-    """The identity handed to the store differs whenever something that matters does, and never for the rest."""
+    """The identity handed to the store differs whenever something that matters does, and never for
+    the rest."""
     other_data = dataclasses.replace(TRAIN, classes=("a", "b", "c"))
     changes: list[dict[str, Any]] = [
         {"seed": 1},
@@ -313,12 +342,14 @@ def test_saving_by_the_clock_and_at_the_end_of_an_epoch() -> None:
 
 
 @pytest.mark.parametrize(("cost", "every", "saves"), [
-    (0.1, None, [2, 4, 6, 7, 9, 11, 13, 14]),  # batches of 40 s: saved after each minute, and at the end of each epoch of seven
+    # batches of 40 s: saved after each minute, and at the end of each epoch of seven
+    (0.1, None, [2, 4, 6, 7, 9, 11, 13, 14]),
     (2.0, None, [2, 7, 12, 14]),  # a save of two seconds: not again for 200 s
     (9.0, None, [2, 7, 14]),  # nine seconds: not for ten minutes, instead of fifteen
     (9.0, 60.0, [2, 4, 6, 7, 9, 11, 13, 14]),  # who asks for a minute has it
 ])
-def test_what_saves_slowly_is_saved_less_often(cost: float, every: float | None, saves: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_saves_slowly_is_saved_less_often(cost: float, every: float | None, saves: list[int],
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
 
     def passes(seconds: float) -> None:
@@ -369,7 +400,8 @@ def test_a_signal_waits_for_the_end_of_the_batch(number: signal.Signals, batch: 
 
     with pytest.raises(KeyboardInterrupt):
         train(Remembering(before=ring), store=store)
-    assert max(store.saves) == batch and handlers == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    assert max(store.saves) == batch and handlers == [signal.getsignal(s)
+                                                      for s in (signal.SIGINT, signal.SIGTERM)]
     assert same(whole, train(store=store))
 
 
@@ -397,7 +429,8 @@ def test_progress_says_where_it_goes_on(capfd: pytest.CaptureFixture[str]) -> No
     store.saves = {9: store.saves[9]}
     train(store=store, progress=True)
     shown = capfd.readouterr()
-    assert "resuming at epoch 2, batch 2 of 7 (43 %, about" in (shown.out + shown.err).replace("43%", "43 %") and "21/21" in shown.err
+    assert "resuming at epoch 2, batch 2 of 7 (43 %, about" in (shown.out
+        + shown.err).replace("43%", "43 %") and "21/21" in shown.err
     train(store=store, progress=True)
     assert "already finished: 3 epochs" in "".join(capfd.readouterr())
 
@@ -417,7 +450,8 @@ def test_progress_says_where_it_goes_on(capfd: pytest.CaptureFixture[str]) -> No
         ({"model": Small(2)}, "2 classes apart, the data has 3 classes"),
         ({"model": Small(4)}, "4 classes apart, the data has 3 classes"),
         ({"data": split(shape=(1, 5, 5))}, r"Small cannot take images of shape \(1, 1, 5, 5\)"),
-        ({"data": Split(images(9, (2, 6, 6)), labels(9), THREE)}, r"Small cannot take images of shape \(1, 2, 6, 6\)"),
+        ({"data": Split(images(9, (2, 6, 6)), labels(9), THREE)},
+         r"Small cannot take images of shape \(1, 2, 6, 6\)"),
     ],
 )
 @pytest.mark.parametrize("method", ["natural", "pgd_at"])
@@ -454,9 +488,13 @@ def test_a_loss_that_is_no_number_stops_before_it_does_harm() -> None:
             return (loss * torch.nan if args[-1].batch == 2 else loss), stats
 
     store, model = Memory(), Small()
-    with pytest.raises(CourseError, match="The loss became nan in epoch 1, batch 3. Try a smaller learning rate"):
+    with (
+            pytest.raises(CourseError,
+                          match="The loss became nan in epoch 1, batch 3. Try a smaller learning "
+                          "rate")):
         train(Exploding(), store=store, model=model)
-    assert max(store.saves) == 2 and all(torch.isfinite(v).all() for v in model.state_dict().values())
+    assert max(store.saves) == 2 and all(torch.isfinite(v).all()
+                                         for v in model.state_dict().values())
 
 
 def test_a_gpu_is_part_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

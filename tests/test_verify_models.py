@@ -1,4 +1,5 @@
-"""The stored models are what their reports say, and one small recipe gives its stored weights again."""
+"""The stored models are what their reports say, and one small recipe gives its stored weights
+again."""
 
 import json
 import shutil
@@ -25,11 +26,14 @@ def small() -> tuple[torch.nn.Module, dict[str, Any]]:
     return retrained()
 
 
-def test_the_small_recipe_gives_what_is_stored(small: tuple[torch.nn.Module, dict[str, Any]]) -> None:
+def test_the_small_recipe_gives_what_is_stored(small:
+                                               tuple[torch.nn.Module, dict[str, Any]]) -> None:
     assert mismatch(*small) == ""
 
 
-def test_a_bit_a_report_and_other_circumstances_are_noticed(small: tuple[torch.nn.Module, dict[str, Any]], tmp_path: Path) -> None:
+def test_a_bit_a_report_and_other_circumstances_are_noticed(small:
+                                                            tuple[torch.nn.Module, dict[str, Any]],
+                                                            tmp_path: Path) -> None:
     """Under the same circumstances each bit counts, elsewhere the intervals do."""
     model, record = small
     label = record["recipe"]
@@ -43,19 +47,23 @@ def test_a_bit_a_report_and_other_circumstances_are_noticed(small: tuple[torch.n
     elsewhere["reports"][0]["rob"][3] += 0.05
     assert mismatch(other, elsewhere, tmp_path).count("is outside") == 1
     renamed = json.loads(json.dumps(record))
-    renamed["made_from"]["versions"]["kernel"] = "lenet-0123-" + str(record["made_from"]["versions"]["kernel"]).rpartition("-")[2]
+    renamed["made_from"]["versions"]["kernel"] = "lenet-0123-" + str(
+        record["made_from"]["versions"]["kernel"]).rpartition("-")[2]
     assert "sha256" in mismatch(other, renamed, tmp_path)  # the same machine code under another key
 
 
 def test_outside() -> None:
     told = Errors((100, 200), (1000, 1000))
     assert list(outside(told, Errors((110, 195), (1000, 1000)))) == []
-    assert list(outside(told, Errors((130, 195), (1000, 1000)))) == ["an error of 13.00% is outside 8.29% to 12.02%"]
-    assert len(list(outside(told, Errors((118, 222), (1000, 1000))))) == 1  # each class within its own, the average not
+    assert list(outside(told, Errors((130, 195), (1000, 1000)))) == ["an error of 13.00% is "
+                                                                     "outside 8.29% to 12.02%"]
+    # each class within its own, the average not
+    assert len(list(outside(told, Errors((118, 222), (1000, 1000))))) == 1
 
 
 def test_the_reference_is_no_result() -> None:
-    assert reference().parent.name == "serialized_models" and all("@" not in name for name, *_ in tasks())
+    assert reference().parent.name == "serialized_models" and all("@" not in name for name,
+        *_ in tasks())
     assert (reference() / f"{RECIPE}@limit=3000@epochs=2").is_dir()
 
 
@@ -70,9 +78,11 @@ def test_a_tenth_of_the_stored_models() -> None:
 
 def test_the_sample_is_a_tenth_the_same_twice_and_another_when_anything_changed() -> None:
     row = {"attack": "pgd20", "nat": [0.1], "rob": [0.2]}
-    todo = [(f"r{n}", s, {**row, "eps": e}, "d") for n in range(20) for s in range(5) for e in (1.0, 2.0)]
+    todo = [(f"r{n}", s, {**row, "eps": e}, "d") for n in range(20) for s in range(5)
+            for e in (1.0, 2.0)]
     chosen = sample(todo)
-    assert len({(n, s) for n, s, *_ in chosen}) == len(chosen) == 10 and chosen == sample(todo[::-1])
+    assert len({(n, s) for n, s, *_ in chosen}) == len(chosen) == 10 and chosen == sample(
+        todo[::-1])
     changed = [*todo[:-1], ("r19", 4, {**row, "eps": 2.0, "rob": [0.3]}, "d")]
     assert sample(changed) != chosen and {r["eps"] for _, _, r, _ in chosen} == {1.0, 2.0}
     assert sample(todo[:1]) == todo[:1] and sample([]) == []
@@ -80,12 +90,14 @@ def test_the_sample_is_a_tenth_the_same_twice_and_another_when_anything_changed(
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One tiny model with a true report, an AutoAttack row that is not run again, and one recipe without weights."""
+    """One tiny model with a true report, an AutoAttack row that is not run again, and one recipe
+    without weights."""
     with_tiny_recipes(monkeypatch)
     from course_lib.recipes import RECIPES, examine
 
     model, data = network_of(RECIPES["tiny/first"]).eval(), tiny_dataset()
-    rows = [{**examine(model, data, "pgd20", EPS, progress=False).to_json(), "attack": attack} for attack in ("pgd20", "autoattack")]
+    rows = [{**examine(model, data, "pgd20", EPS, progress=False).to_json(), "attack": attack}
+            for attack in ("pgd20", "autoattack")]
     made = {"model": "lenet5", "classes": list(data.classes), "recipe": {"dataset": "tiny"}}
     record = {"recipe": "tiny/first", "seed": 0, "made_from": made, "reports": rows}
     publish("tiny/first", 0, model, record, tmp_path)
@@ -103,8 +115,10 @@ def tamper(root: Path, kind: str, by: float) -> None:
 
 def test_what_is_stored_truly_passes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     todo = tasks(root=root)
-    assert [(t[0], t[1], t[2]["attack"], t[3]) for t in todo] == [("tiny/first", 0, "pgd20", "tiny")]
-    assert verify(todo, root) == [] and tasks(["exp1"], root) == [] and tasks(["tiny"], root) == todo
+    assert [(t[0], t[1], t[2]["attack"], t[3])
+            for t in todo] == [("tiny/first", 0, "pgd20", "tiny")]
+    assert verify(todo, root) == [] and tasks(["exp1"], root) == [] and tasks(["tiny"],
+        root) == todo
     assert "tiny/first seed 0" in capsys.readouterr().out
 
 
@@ -142,11 +156,13 @@ def test_a_report_of_other_images_is_an_error(root: Path) -> None:
 def test_a_report_of_the_first_images_of_each_class_is_made_on_them(root: Path) -> None:
     name, seed, _, data = tasks(root=root)[0]
     few = tiny_dataset().test.per_class(2)
-    found = verify_models.evaluate(load_model(name, root=root), few, verify_models.NAMED["pgd20"], name="pgd20", progress=False).to_json()
+    found = verify_models.evaluate(load_model(name, root=root), few, verify_models.NAMED["pgd20"],
+                                   name="pgd20", progress=False).to_json()
     assert found["counts"] == [2, 2, 2] and differences((name, seed, found, data), root) == []
 
 
-def test_reports_on_fetched_images_are_left_out_where_only_bundled_ones_count(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_on_fetched_images_are_left_out_where_only_bundled_ones_count(root: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny test set has twelve images; say that eight of them came with it."""
     monkeypatch.setattr(verify_models, "EMBEDDED", {"tiny": 8})
     monkeypatch.setattr(verify_models, "images_here", lambda data: tiny_dataset().test)
@@ -166,28 +182,36 @@ def test_a_model_that_is_not_bundled_is_left_out(root: Path) -> None:
 def test_the_cards_are_up_to_date() -> None:
     """`make cards` writes them again."""
     page = verify_models.models_dir() / "README.md"
-    assert page.read_text(encoding="utf-8").split("\n## ") == model_cards.cards().split("\n## "), "run `make cards`"
+    assert page.read_text(encoding="utf-8").split("\n## ") == model_cards.cards().split(
+        "\n## "), "run `make cards`"
 
 
 def test_a_card_says_what_it_is_how_to_make_it_again_and_what_it_does_not_say() -> None:
     page = model_cards.cards()
     card = next(part for part in page.split("\n## ") if part.startswith("exp2/reweight-05\n"))
-    assert 'make models WHICH="exp2/hot-start exp2/reweight-05"' in card and "48,000 training images" in card and "FRL (rw)" in card
-    assert "| robust 8/255 worst |" in card and "Limits:" in card and "tau (0.05, 0.05)" in card and "eps 12/255" in card
+    assert ('make models WHICH="exp2/hot-start exp2/reweight-05"' in card
+            and "48,000 training images" in card and "FRL (rw)" in card)
+    assert ("| robust 8/255 worst |" in card and "Limits:" in card and "tau (0.05, 0.05)" in card
+            and "eps 12/255" in card)
     assert "\n## Licence\n" in page and "MIT licence" in page
 
 
 def test_a_schedule_in_words() -> None:
     optim = {"lr": 0.1, "momentum": 0.9, "weight_decay": 2e-4, "augment": "crop-flip"}
-    assert model_cards.schedule({**optim, "drops": [[4, 0.5], [8, 0.1]]}) == "rate 0.1, 0.05 from epoch 5, 0.01 from epoch 9"
+    assert model_cards.schedule({**optim, "drops":
+                                 [[4, 0.5],
+                                  [8, 0.1]]}) == "rate 0.1, 0.05 from epoch 5, 0.01 from epoch 9"
     falling = [[e, 1 - e / 10] for e in range(1, 10)]
     assert model_cards.schedule({**optim, "drops": falling}) == "rate 0.1, which falls at every epoch, to 0.01 from epoch 10"
-    assert model_cards.also(optim) == ", momentum 0.9, weight decay 0.0002, images changed by crop-flip" and model_cards.also({}) == ""
+    assert (
+        model_cards.also(optim) == ", momentum 0.9, weight decay 0.0002, images changed by "
+        "crop-flip" and model_cards.also({}) == "")
 
 
 def test_only_lenet_is_made_with_the_kernel() -> None:
     versions = {"torch": "2", "threads": 1, "cpu": "AVX512", "kernel": "lenet-0123"}
-    told = [model_cards.environment({"made_from": {"model": m, "versions": versions}}) for m in ("lenet5", "small_cnn")]
+    told = [model_cards.environment({"made_from": {"model": m, "versions": versions}})
+            for m in ("lenet5", "small_cnn")]
     assert [text.rpartition(", ")[2] for text in told] == ["the C++ kernel", "PyTorch"]
 
 
@@ -201,12 +225,15 @@ def test_what_has_no_weights_gets_a_row_and_not_a_section(root: Path, tmp_path: 
     publish("tiny/second", 3, None, record, root)
     publish("tiny/second", 0, None, record, root)
     page = model_cards.cards(root)
-    assert "\n## tiny/first\n" in page and "\n## tiny/second\n" not in page and "rate 0.001, 0.0005 from epoch 2" in page
-    assert "| tiny/second | Told | 0, 3 | 25.00 ± 0.00 | 30.00 ± 0.00 | 50.00 ± 0.00 | 50.00 ± 0.00 |" in page
+    assert ("\n## tiny/first\n" in page and "\n## tiny/second\n" not in page
+            and "rate 0.001, 0.0005 from epoch 2" in page)
+    assert ("| tiny/second | Told | 0, 3 | 25.00 ± 0.00 | 30.00 ± 0.00 | 50.00 ± 0.00 | 50.00 ± "
+            "0.00 |" in page)
     shutil.rmtree(root / "tiny/second")
     with pytest.raises(CourseError, match="missing"):
         model_cards.cards(root)
 
 
 def test_the_embedded_test_set_is_the_one_that_was_reported_on() -> None:
-    assert {data for *_, data in tasks()} >= {"fashion-mnist"} and len(load("fashion-mnist").test) == 10_000
+    assert {data for *_, data in tasks()} >= {"fashion-mnist"} and len(
+        load("fashion-mnist").test) == 10_000

@@ -1,4 +1,5 @@
-"""The panel without a browser: every control redraws the one picture, and whatever goes wrong is a sentence."""
+"""The panel without a browser: every control redraws the one picture, and whatever goes wrong is a
+sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ import pytest
 from course_lib.explorer import Look, View
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # ipywidgets' own, of comms without a kernel
+    # ipywidgets' own, of comms without a kernel
+    warnings.simplefilter("ignore", DeprecationWarning)
     from course_lib.widgets import NONE, TITLES, Panel, explore
 
 MODELS = ("exp1/natural", "exp1/pgd-at", "exp3/remargin-05")
@@ -43,8 +45,11 @@ def test_it_opens_with_two_models_and_a_figure_with_its_text(panel: Panel) -> No
     assert panel.look().models == ("exp1/natural", "exp1/pgd-at")
 
 
-@pytest.mark.parametrize(("control", "value", "shows"), [("eps", 12, "12/255"), ("one", "exp3/remargin-05", "exp3/remargin-05: average"),
-                                                        ("two", NONE, "Errors by class"), ("view", "budgets", "All budgets")])
+@pytest.mark.parametrize(("control", "value", "shows"),
+                         [("eps", 12, "12/255"), ("one", "exp3/remargin-05",
+                                                  "exp3/remargin-05: average"),
+                                                        ("two", NONE, "Errors by class"),
+                                                         ("view", "budgets", "All budgets")])
 def test_each_control_draws_anew(panel: Panel, control: str, value: object, shows: str) -> None:
     before = picture(panel)
     getattr(panel, control).value = value
@@ -61,7 +66,8 @@ def test_every_view_opens(panel: Panel) -> None:
 
 
 def test_what_does_not_matter_to_a_view_is_hidden(panel: Panel) -> None:
-    assert panel.cell.layout.display == panel.sorting.layout.display == panel.live.layout.display == "none"
+    assert (panel.cell.layout.display == panel.sorting.layout.display == panel.live.layout.display
+            == "none")
     panel.view.value = "table"
     assert panel.sorting.layout.display is None
     panel.view.value = "cell"
@@ -73,13 +79,16 @@ def test_what_does_not_matter_to_a_view_is_hidden(panel: Panel) -> None:
 def test_the_choice_of_a_score_is_offered_where_it_matters_and_kept(panel: Panel) -> None:
     assert panel.score.layout.display == "none"
     panel.view.value = "scores"
-    assert panel.attacked.layout.display == panel.live.layout.display == "none", "scores are stored: no attack to choose"
-    assert panel.score.layout.display is None and panel.score.value == "CAU" and words(panel).startswith("CAU: accuracy of each class")
+    assert (panel.attacked.layout.display == panel.live.layout.display
+            == "none"), "scores are stored: no attack to choose"
+    assert panel.score.layout.display is None and panel.score.value == "CAU" and words(
+        panel).startswith("CAU: accuracy of each class")
     before, hard = picture(panel), "CRU_s, pgd20 at 16/255"
     panel.score.value = hard
     assert picture(panel) != before and words(panel).startswith(hard)
     panel.one.value, panel.two.value = "exp3/remargin-05", NONE
-    assert panel.score.value == hard and words(panel).startswith(hard) and "exp1" not in words(panel)
+    assert panel.score.value == hard and words(panel).startswith(hard) and "exp1" not in words(
+        panel)
     panel.view.value = "errors"
     assert panel.attacked.layout.display is None
     assert panel.score.layout.display == "none" and words(panel).startswith("Errors by class")
@@ -117,7 +126,8 @@ def test_saving(panel: Panel, tmp_path: Path) -> None:
     panel.view.value = "table"
     panel.words.value = "exp1"
     panel.to_csv.click()
-    assert (tmp_path / "saved" / "table-8.csv").read_text().count("\n") == 3 and 'download="table-8.csv"' in panel.saved.value
+    assert (tmp_path / "saved" / "table-8.csv").read_text().count(
+        "\n") == 3 and 'download="table-8.csv"' in panel.saved.value
     panel.to_png.click()
     assert "no figure to save" in words(panel)
     panel.out = tmp_path / "saved" / "errors-8.png"
@@ -125,7 +135,8 @@ def test_saving(panel: Panel, tmp_path: Path) -> None:
     assert "cannot be written" in words(panel)
 
 
-def test_bad_folders_and_damaged_models_are_sentences(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_folders_and_damaged_models_are_sentences(panel: Panel,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("", "/nowhere/at all", "<b>"):
         panel.folder.value = folder
         panel.opener.click()
@@ -136,7 +147,8 @@ def test_bad_folders_and_damaged_models_are_sentences(panel: Panel, monkeypatch:
 
     monkeypatch.setattr(panel.explorer, "view", broken)
     panel.eps.value = 20
-    assert "cannot be shown (RuntimeError: a &lt;file&gt; nobody foresaw)" in panel.note.value and panel.picture.value == ""
+    assert ("cannot be shown (RuntimeError: a &lt;file&gt; nobody foresaw)" in panel.note.value
+            and panel.picture.value == "")
     monkeypatch.undo()
     panel.eps.value = 22
     assert panel.picture.value
@@ -145,14 +157,19 @@ def test_bad_folders_and_damaged_models_are_sentences(panel: Panel, monkeypatch:
 def test_only_this_room_knows_ipywidgets_and_only_its_core() -> None:
     """What 7.7 does not have is not used: titles=, threads, custom widgets."""
     room = Path(__file__).parents[1] / "course_lib"
-    assert [p.name for p in room.rglob("*.py") if re.search(r"^\s*(import|from) ipywidgets", p.read_text(), re.M)] == ["widgets.py"]
+    assert [p.name for p in room.rglob("*.py")
+            if re.search(r"^\s*(import|from) ipywidgets", p.read_text(), re.M)] == ["widgets.py"]
     source = (room / "widgets.py").read_text()
-    words_used = {k.arg for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) for k in node.keywords}
-    assert not words_used & {"titles", "tooltips"} and not re.search(r"Thread\(|Output\(|ipympl|FileUpload", source)
+    words_used = {k.arg for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)
+                  for k in node.keywords}
+    assert not words_used & {"titles", "tooltips"} and not re.search(
+        r"Thread\(|Output\(|ipympl|FileUpload", source)
 
 
-def test_two_messages_at_once_are_answered_one_after_the_other(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """JupyterLab gives each control a thread of the kernel: what comes while a figure is drawn must not be lost."""
+def test_two_messages_at_once_are_answered_one_after_the_other(panel: Panel,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """JupyterLab gives each control a thread of the kernel: what comes while a figure is drawn must
+    not be lost."""
     drawing, free, view = threading.Event(), threading.Event(), panel.explorer.view
 
     def slow(look: Look) -> View:
@@ -170,4 +187,5 @@ def test_two_messages_at_once_are_answered_one_after_the_other(panel: Panel, mon
     free.set()
     for thread in (first, second):
         thread.join(10)
-    assert words(panel).startswith("Robust error of each class against the budget") and "at 14/255" in words(panel)
+    assert words(panel).startswith(
+        "Robust error of each class against the budget") and "at 14/255" in words(panel)

@@ -11,23 +11,28 @@ WAITING = "*Badges for Colab, Kaggle and Binder stand here once the project has 
 
 
 def badges(page: str = "", base: str | None = None) -> str:
-    """Badges that open `page` (a path in the repository); a plain sentence while there is no address to open it from."""
+    """Badges that open `page` (a path in the repository); a plain sentence while there is no
+    address to open it from."""
     base = address() if base is None else base
     found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?", base)
     if not found:
         return WAITING
     where = f"{found[1]}/blob/main/{page}"
     places = [
-        ("Open in Colab", "https://colab.research.google.com/assets/colab-badge.svg", f"https://colab.research.google.com/github/{where}"),
-        ("Open in Kaggle", "https://kaggle.com/static/images/open-in-kaggle.svg", f"https://kaggle.com/kernels/welcome?src={base}/blob/main/{page}"),
-        ("Open in Binder", "https://mybinder.org/badge_logo.svg", f"https://mybinder.org/v2/gh/{found[1]}/main?labpath={page}"),
+        ("Open in Colab", "https://colab.research.google.com/assets/colab-badge.svg",
+         f"https://colab.research.google.com/github/{where}"),
+        ("Open in Kaggle", "https://kaggle.com/static/images/open-in-kaggle.svg",
+         f"https://kaggle.com/kernels/welcome?src={base}/blob/main/{page}"),
+        ("Open in Binder", "https://mybinder.org/badge_logo.svg",
+         f"https://mybinder.org/v2/gh/{found[1]}/main?labpath={page}"),
     ]
     return " ".join(BADGE.format(text=text, image=image, link=link) for text, image, link in places)
 
 
 def setup_code(base: str | None = None) -> str:
     text = (TEMPLATES / "setup_cell.py").read_text(encoding="utf-8")
-    return text.replace("@ADDRESS@", address() if base is None else base).replace("@RELEASE@", release()).strip()
+    return text.replace("@ADDRESS@", address() if base is None else base).replace("@RELEASE@",
+        release()).strip()
 
 
 def chunks(text: str) -> list[str]:
@@ -42,7 +47,8 @@ def tagged(chunk: str, tag: str) -> bool:
 
 
 def addressed(text: str, stem: str, base: str | None = None) -> str:
-    """The source of a notebook with its cells tagged "badges" and "setup" written afresh; everything else stays as it is."""
+    """The source of a notebook with its cells tagged "badges" and "setup" written afresh;
+    everything else stays as it is."""
     new = []
     for chunk in chunks(text):
         head = chunk.split("\n", 1)[0]

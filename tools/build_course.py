@@ -1,4 +1,5 @@
-"""Execute the course offline into build/course/ and print the table of results: python -m tools.build_course"""
+"""Execute the course offline into build/course/ and print the table of results: python -m
+tools.build_course"""
 
 from __future__ import annotations
 
@@ -31,12 +32,14 @@ def attempt(source: Path, label: str) -> tuple[Summary, NotebookNode | None]:
     if not run.fresh:
         print(f"{label}: nothing it depends on has changed", flush=True)
     where, words = elsewhere(source.stem), reading_time(run.notebook)
-    return Summary(source.stem, title, blurb, run.seconds, run.fresh, reading=words, links=where), run.notebook
+    return Summary(source.stem, title, blurb, run.seconds, run.fresh, reading=words,
+                   links=where), run.notebook
 
 
 def build(chosen: list[Path], out: Path) -> list[Summary]:
     """Write a page for each notebook, and take away the pages of notebooks that are gone."""
-    done = [attempt(source, f"[{n}/{len(chosen)}] {source.stem}") for n, source in enumerate(chosen, 1)]
+    done = [attempt(source, f"[{n}/{len(chosen)}] {source.stem}") for n,
+            source in enumerate(chosen, 1)]
     everything = [summary for summary, _ in done]
     for summary, notebook in done:
         if notebook:
@@ -49,7 +52,8 @@ def build(chosen: list[Path], out: Path) -> list[Summary]:
 
 
 def by_class() -> str:
-    """Robust error of every class of every stored recipe, mean over the seeds, one table a set of classes."""
+    """Robust error of every class of every stored recipe, mean over the seeds, one table a set of
+    classes."""
     tables: dict[tuple[str, ...], list[list[str]]] = {}
     for name in manifest():
         with suppress(CourseError):  # a model without this report
@@ -57,7 +61,8 @@ def by_class() -> str:
             classes = reports[0].classes
             means = [f"{100 * s.mean:.1f}" for s in class_spreads([r.rob for r in reports])]
             tables.setdefault(classes, [["model", *classes]]).append([name, *means])
-    return "\n\n".join(markdown(lines, [True] + [False] * (len(lines[0]) - 1)) for lines in tables.values())
+    return "\n\n".join(markdown(lines, [True] + [False] * (len(lines[0]) - 1))
+                       for lines in tables.values())
 
 
 def main() -> int:

@@ -19,7 +19,8 @@ from tools.notebooks import code_hash
 LARGEST = 1_000_000  # bytes: what a browser opens at once
 CHECKED = "NBVAL_CHECK_OUTPUT"
 TAG = "nbval-check-output"
-MACHINE = re.compile(r"(?<![\w.~/:-])/(?:home|root|Users|tmp|work|mnt|private|var|usr|opt|srv)/[\w.]|[A-Z]:\\Users")
+MACHINE = re.compile(
+    r"(?<![\w.~/:-])/(?:home|root|Users|tmp|work|mnt|private|var|usr|opt|srv)/[\w.]|[A-Z]:\\Users")
 TEXTS = ("text/plain", "text/html", "text/markdown")
 
 
@@ -41,7 +42,8 @@ def unpaired(notebook: NotebookNode, source: str) -> Iterator[str]:
     for n, (mine, stored) in enumerate(zip(of_source, of_notebook, strict=False), 1):
         for what in ("cell_type", "source"):
             if mine[what] != stored[what]:
-                yield f"cell {n}: the {what} of the source and of the notebook differ, near {stored.source[:40]!r}"
+                yield (f"cell {n}: the {what} of the source and of the notebook differ, near "
+                       f"{stored.source[:40]!r}")
         if mine.metadata.get("tags", []) != stored.metadata.get("tags", []):
             yield f"cell {n}: the tags of the source and of the notebook differ"
 
@@ -80,36 +82,45 @@ def machine_paths(notebook: NotebookNode) -> Iterator[str]:
         for text in (cell.source, *map(text_of, cell.get("outputs", []))):
             found = MACHINE.search(text) or re.search(re.escape(str(ROOT)), text)
             if found:
-                yield f"cell {n}: a path of one machine: {text[found.start() : found.start() + 40]!r}"
+                yield (f"cell {n}: a path of one machine: "
+                       f"{text[found.start() : found.start() + 40]!r}")
 
 
 def unchecked(notebook: NotebookNode) -> Iterator[str]:
     """nbval compares only what is stored: a checked cell without a text says nothing."""
-    marked = [(cell, CHECKED in cell.source, TAG in cell.metadata.get("tags", [])) for cell in code_of(notebook)]
+    marked = [(cell, CHECKED in cell.source, TAG in cell.metadata.get("tags", []))
+              for cell in code_of(notebook)]
     if any(comment and tag for _, comment, tag in marked):
-        yield f"a cell has both the comment {CHECKED} and the tag {TAG}, which nbval warns of: one is enough"
+        yield (f"a cell has both the comment {CHECKED} and the tag {TAG}, which nbval warns of: "
+               "one is enough")
     checked = [cell for cell, comment, tag in marked if comment or tag]
     if not checked:
         yield f"no cell is marked # {CHECKED}: let one print rounded figures and assert them"
     for cell in checked:
         if not any(text_of(output).strip() for output in cell.outputs):
-            yield f"the cell {cell.source[:50]!r} is to be compared by nbval, but has no stored text to compare"
+            yield (f"the cell {cell.source[:50]!r} is to be compared by nbval, but has no stored "
+                   "text to compare")
 
 
 def unseen(notebook: NotebookNode) -> Iterator[str]:
-    """Every figure has a text for those who do not see it: alt="..." on the cell's first line in the source."""
+    """Every figure has a text for those who do not see it: alt="..." on the cell's first line in
+    the source."""
     for n, cell in enumerate(notebook.cells, 1):
         for output in cell.get("outputs", []):
             figure = any(kind.startswith("image/") for kind in output.get("data", {}))
-            if figure and not (cell.metadata.get("alt") or output.metadata.get("image/png", {}).get("alt")):
-                yield f'cell {n}: a figure without alt text; write # %% alt="what it shows" above the cell in the source'
-        if cell.cell_type == "markdown" and re.search(r"!\[\s*\]\(|<img(?![^>]*\balt=\"[^\"]+\")", cell.source):
+            if figure and not (cell.metadata.get("alt")
+                               or output.metadata.get("image/png", {}).get("alt")):
+                yield (f'cell {n}: a figure without alt text; write # %% alt="what it shows" above '
+                       'the cell in the source')
+        if cell.cell_type == "markdown" and re.search(r"!\[\s*\]\(|<img(?![^>]*\balt=\"[^\"]+\")",
+                                                      cell.source):
             yield f"cell {n}: an image without alt text"
 
 
 def disordered(notebook: NotebookNode) -> Iterator[str]:
     """One title, then headings that go down one level at a time."""
-    prose = "\n".join(re.sub(r"```.*?```", "", cell.source, flags=re.S) for cell in notebook.cells if cell.cell_type == "markdown")
+    prose = "\n".join(re.sub(r"```.*?```", "", cell.source, flags=re.S) for cell in notebook.cells
+                      if cell.cell_type == "markdown")
     levels = [len(marks) for marks in re.findall(r"^(#{1,6}) +\S", prose, re.M)]
     if levels[:1] != [1] or levels.count(1) != 1:
         yield f"there is to be one title (#), first of all headings; the levels are {levels}"
@@ -118,17 +129,21 @@ def disordered(notebook: NotebookNode) -> Iterator[str]:
 
 
 def set_up(notebook: NotebookNode, source: str, stem: str) -> Iterator[str]:
-    """The badges and the setup cell are there, and as the one address in pyproject.toml makes them."""
+    """The badges and the setup cell are there, and as the one address in pyproject.toml makes
+    them."""
     tags = [tag for cell in notebook.cells for tag in cell.metadata.get("tags", [])]
     for tag in ("badges", "setup"):
         if tags.count(tag) != 1:
-            yield f'there is to be one cell with tags=["{tag}"] (its text is written by make notebooks), not {tags.count(tag)}'
+            yield (f'there is to be one cell with tags=["{tag}"] (its text is written by make '
+                   f'notebooks), not {tags.count(tag)}')
     if addressed(source, stem) != source:
-        yield "the badges or the setup cell are not as the address in pyproject.toml makes them: make notebooks"
+        yield ("the badges or the setup cell are not as the address in pyproject.toml makes them: "
+               "make notebooks")
 
 
 def left_over(notebook: NotebookNode) -> Iterator[str]:
-    for name in set(notebook.metadata) - {"kernelspec", "language_info", "jupytext", "colab", "accelerator", "course"}:
+    for name in set(notebook.metadata) - {"kernelspec", "language_info", "jupytext", "colab",
+                                          "accelerator", "course"}:
         yield f"metadata.{name} is stored, which no reader needs"
     if notebook.metadata.get("language_info", {}).get("version"):
         yield "the version of one machine's Python is stored"
@@ -140,7 +155,8 @@ def left_over(notebook: NotebookNode) -> Iterator[str]:
 def faults(notebook: NotebookNode, source: str, stem: str) -> list[str]:
     """Everything that is wrong with a notebook, given its source and its name."""
     found = [*unpaired(notebook, source), *set_up(notebook, source, stem)]
-    for check in (unexecuted, stale, bad_outputs, machine_paths, unchecked, unseen, disordered, left_over):
+    for check in (unexecuted, stale, bad_outputs, machine_paths, unchecked, unseen, disordered,
+                  left_over):
         found += check(notebook)
     return found
 
@@ -150,8 +166,10 @@ def faults_of(source: Path) -> list[str]:
     stored = source.with_suffix(".ipynb")
     if not stored.is_file():
         return [f"{stored.name} is missing: make notebooks"]
-    size = [f"{stored.stat().st_size} bytes, {LARGEST} at most: draw smaller or fewer figures"] if stored.stat().st_size > LARGEST else []
-    return size + faults(nbformat.read(stored, as_version=4), source.read_text(encoding="utf-8"), source.stem)
+    size = ([f"{stored.stat().st_size} bytes, {LARGEST} at most: draw smaller or fewer figures"]
+            if stored.stat().st_size > LARGEST else [])
+    return size + faults(nbformat.read(stored, as_version=4), source.read_text(encoding="utf-8"),
+                         source.stem)
 
 
 def main() -> int:

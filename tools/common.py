@@ -1,4 +1,5 @@
-"""What the commands share: where things are, the project's address, and writing a file whole or not at all."""
+"""What the commands share: where things are, the project's address, and writing a file whole or not
+at all."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def sources(only: str = "", folder: Path = NOTEBOOKS) -> list[Path]:
     """The notebooks' sources, NN_topic.py, in order; `only` is the beginning of a name."""
     found = sorted(p for p in folder.glob("[0-9][0-9]_*.py") if p.name.startswith(only))
     if not found:
-        raise ToolError(f"No notebook source {only}*.py in {folder}; a source is called NN_topic.py, for example 01_unfairness.py.")
+        raise ToolError(f"No notebook source {only}*.py in {folder}; a source is called "
+                        "NN_topic.py, for example 01_unfairness.py.")
     return found
 
 
@@ -56,7 +58,9 @@ def write(path: Path, text: str) -> None:
 def results(*options: str) -> str:
     """What `python -m course_lib results` prints."""
     command = [sys.executable, "-m", "course_lib", "results", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL)
     if done.returncode:
-        raise ToolError(f"`python -m course_lib {' '.join(command[3:])}` failed:\n{done.stderr.strip()}")
+        raise ToolError(f"`python -m course_lib {' '.join(command[3:])}` "
+                        f"failed:\n{done.stderr.strip()}")
     return done.stdout

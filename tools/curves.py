@@ -1,8 +1,9 @@
-"""Compute the explorer's curves that are missing or of other weights: python -m tools.curves [beginning of a recipe] [--seeds all]
-
-PGD-20 at 0, 2, 4 ... 32 of 255 on the whole embedded test set, for seed 0 of every stored recipe of images with weights: about 20
-CPU-seconds for a LeNet-5, minutes for a ResNet, though of CIFAR-10 only a fifth of the test images is embedded. Interrupt it as often as
-you like: each model is stored when it is done.
+"""Compute the explorer's curves that are missing or of other weights: python -m tools.curves
+[beginning of a recipe] [--seeds all]
+ PGD-20 at 0, 2, 4 ... 32 of 255 on the whole embedded test set, for seed 0 of every stored recipe
+of images with weights: about 20 CPU-seconds for a LeNet-5, minutes for a ResNet, though of CIFAR-10
+only a fifth of the test images is embedded. Interrupt it as often as you like: each model is stored
+when it is done.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from course_lib.zoo import load_model, short_record
 
 
 def wanted(prefix: str, every_seed: bool) -> Iterator[tuple[str, int, Split]]:
-    """The models to do, each with its test images. Of a table, or of images that do not come with the course, there is nothing to show."""
+    """The models to do, each with its test images. Of a table, or of images that do not come with
+    the course, there is nothing to show."""
     if not any(name.startswith(prefix) for name in manifest()):
         raise CourseError(f"No stored model's name begins with {prefix}.")
     for name, seeds in manifest().items():
         for seed in sorted(map(int, seeds)):
-            if not name.startswith(prefix) or "@" in name or "weights" not in seeds[str(seed)] or (seed and not every_seed):
+            if not name.startswith(prefix) or "@" in name or "weights" not in seeds[str(seed)] or (
+                    seed and not every_seed):
                 continue
             made = short_record(seeds[str(seed)]["record"])["made_from"]
             if not (EMBEDDED / made["recipe"]["dataset"] / "contents.json").is_file():
@@ -48,14 +51,16 @@ def moves(bar: tqdm) -> Callable[[int, int], None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("prefix", nargs="?", default="", help="the beginning of a recipe's name, e.g. exp2; all of them without it")
+    parser.add_argument("prefix", nargs="?", default="",
+                        help="the beginning of a recipe's name, e.g. exp2; all of them without it")
     parser.add_argument("--seeds", choices=("first", "all"), default="first")
     words = parser.parse_args()
     keep_memory()
     torch.set_num_threads(1)  # the figures of a stored report, to the last image
     todo = list(wanted(words.prefix, words.seeds == "all"))
     for n, (name, seed, split) in enumerate(todo, 1):
-        with tqdm(total=len(BUDGETS) * len(split), desc=f"[{n}/{len(todo)}] {name} seed {seed}", unit="image") as bar:
+        with tqdm(total=len(BUDGETS) * len(split), desc=f"[{n}/{len(todo)}] {name} seed {seed}",
+                  unit="image") as bar:
             curve = measure(load_model(name, seed=seed), split, tick=moves(bar))
         publish_curve(name, seed, curve, split)
     print(f"{len(todo)} curves made; all others are as they should be.")

@@ -1,4 +1,5 @@
-"""Make course_lib/embedded/cifar10/ from the full data set in the course's cache: python -m tools.embed_cifar10"""
+"""Make course_lib/embedded/cifar10/ from the full data set in the course's cache: python -m
+tools.embed_cifar10"""
 
 from __future__ import annotations
 
@@ -29,14 +30,20 @@ def main() -> None:
         sheet = io.BytesIO()
         picture = Image.fromarray(x.reshape(N // ACROSS * 32, ACROSS * 32, 3).numpy())
         picture.save(sheet, "WEBP", lossless=True, quality=100, method=6, exact=True)
-        for name, raw in ((f"{part}.webp", sheet.getvalue()), (f"{part}-labels", full[part].y[places].to(torch.uint8).numpy().tobytes())):
+        for name, raw in ((f"{part}.webp", sheet.getvalue()),
+                          (f"{part}-labels", full[part].y[places].to(
+                              torch.uint8).numpy().tobytes())):
             (out / name).write_bytes(raw)
             hashes[name] = hashlib.sha256(raw).hexdigest()
-    words = {"training_indices": "the beginning of both halves of stratified(labels, 0)", "test_indices": "its first 2,000, sorted"}
-    (out / "contents.json").write_text(json.dumps({"training_images": N, **words, "sha256": hashes}, indent=1) + "\n")
+    words = {"training_indices": "the beginning of both halves of stratified(labels, 0)",
+             "test_indices": "its first 2,000, sorted"}
+    (out / "contents.json").write_text(json.dumps({"training_images": N, **words, "sha256": hashes},
+                                                  indent=1) + "\n")
     small, whole = load("cifar10", limit=N), load("cifar10")
-    assert (small.train.x == whole.train.x[: len(small.train)]).all() and (small.val.x == whole.val.x[: len(small.val)]).all()
-    assert len(small.classes) == len(CIFAR10) and (small.test.y.bincount() == N // len(CIFAR10)).all()
+    assert (small.train.x == whole.train.x[: len(small.train)]).all() and (small.val.x
+        == whole.val.x[: len(small.val)]).all()
+    assert len(small.classes) == len(CIFAR10) and (
+        small.test.y.bincount() == N // len(CIFAR10)).all()
 
 
 if __name__ == "__main__":

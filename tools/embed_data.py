@@ -1,4 +1,5 @@
-"""Make course_lib/embedded/ from the full data sets in the course's cache: python tools/embed_data.py"""
+"""Make course_lib/embedded/ from the full data sets in the course's cache: python
+tools/embed_data.py"""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ N = 6000
 
 
 def idx(array: np.ndarray) -> bytes:
-    """The bytes of an IDX file, compressed without a time stamp so that they are the same each time."""
+    """The bytes of an IDX file, compressed without a time stamp so that they are the same each
+    time."""
     header = struct.pack(f">BBBB{array.ndim}i", 0, 0, 8, array.ndim, *array.shape)
     return gzip.compress(header + array.tobytes(), 9, mtime=0)
 
@@ -25,7 +27,8 @@ def main() -> None:
 
     full, out = _fashion_full(N), EMBEDDED / "fashion-mnist"
     arrays = {name: _read_idx(full, name, None) for name in FASHION_MD5}
-    order = stratified(torch.from_numpy(arrays["train-labels-idx1-ubyte"].astype(np.int64)), 0).numpy()
+    order = stratified(torch.from_numpy(arrays["train-labels-idx1-ubyte"].astype(np.int64)),
+                       0).numpy()
     cut, n_train = round(TRAIN_SHARE * len(order)), round(TRAIN_SHARE * N)
     keep = np.concatenate([order[:cut][:n_train], order[cut:][: N - n_train]])
     hashes = {}
@@ -33,7 +36,8 @@ def main() -> None:
         body = idx(array[keep] if name.startswith("train") else array)
         (out / f"{name}.gz").write_bytes(body)
         hashes[f"{name}.gz"] = hashlib.sha256(body).hexdigest()
-    contents = {"training_images": N, "training_indices": "the beginning of both halves of stratified(labels, 0)", "sha256": hashes}
+    contents = {"training_images": N, "training_indices":
+                "the beginning of both halves of stratified(labels, 0)", "sha256": hashes}
     (out / "contents.json").write_text(json.dumps(contents, indent=1) + "\n")
 
 

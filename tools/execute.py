@@ -1,4 +1,5 @@
-"""Execute a notebook's source offline, with a progress bar, and keep the outcome until one of its inputs changes."""
+"""Execute a notebook's source offline, with a progress bar, and keep the outcome until one of its
+inputs changes."""
 
 from __future__ import annotations
 
@@ -21,10 +22,12 @@ from tqdm import tqdm
 from tools.common import BUILD, ROOT, write
 
 KEPT = BUILD / "executed"
-VERSIONS = ("ipykernel", "jupytext", "matplotlib", "matplotlib-inline", "nbclient", "numpy", "torch", "torchvision")
+VERSIONS = ("ipykernel", "jupytext", "matplotlib", "matplotlib-inline", "nbclient", "numpy",
+            "torch", "torchvision")
 OWN = ("COURSE_DATA", "COURSE_MODELS")  # a user's own data and models
 CELL_SECONDS = 600
-NOWHERE = "http://127.0.0.1:9"  # the discard port: whoever asks the network for something learns at once that there is none
+# the discard port: whoever asks the network for something learns at once that there is none
+NOWHERE = "http://127.0.0.1:9"
 
 
 @dataclass(frozen=True)
@@ -39,24 +42,32 @@ def inputs() -> Iterator[Path]:
     yield Path(__file__)
     for folder in ("course_lib", "serialized_models"):
         found = (p for p in (ROOT / folder).rglob("*") if p.is_file())
-        yield from sorted(p for p in found if p.suffix not in {".pyc", ".so", ".md"} and not p.name.startswith("."))
+        yield from sorted(p for p in found if p.suffix not in {".pyc", ".so", ".md"}
+                          and not p.name.startswith("."))
 
 
 def fingerprint(text: str) -> str:
-    """A hash over all that an execution depends on: the source, the library, the models, the versions."""
+    """A hash over all that an execution depends on: the source, the library, the models, the
+    versions."""
     total = hashlib.sha256(text.encode())
     for path in inputs():
-        total.update(f"{path.relative_to(ROOT)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    total.update(repr([sys.version_info[:3], *((name, metadata.version(name)) for name in VERSIONS)]).encode())
+        total.update(f"{path.relative_to(ROOT)}\0".encode() + hashlib.sha256(
+            path.read_bytes()).digest())
+    total.update(repr([sys.version_info[:3],
+                       *((name, metadata.version(name)) for name in VERSIONS)]).encode())
     return total.hexdigest()
 
 
 def surroundings() -> dict[str, str]:
-    """The environment of the kernel: no network, no data but the embedded, no profile of this machine."""
+    """The environment of the kernel: no network, no data but the embedded, no profile of this
+    machine."""
     (BUILD / "ipython").mkdir(parents=True, exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if name not in OWN and not name.lower().endswith("_proxy")}
-    proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), NOWHERE)
-    own = {"COURSE_CACHE": str(BUILD / "cache"), "IPYTHONDIR": str(BUILD / "ipython"), "JUPYTER_PREFER_ENV_PATH": "1"}
+    kept = {name: value for name, value in os.environ.items() if name not in OWN
+            and not name.lower().endswith("_proxy")}
+    proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"),
+                            NOWHERE)
+    own = {"COURSE_CACHE": str(BUILD / "cache"), "IPYTHONDIR": str(BUILD / "ipython"),
+           "JUPYTER_PREFER_ENV_PATH": "1"}
     return {**kept, **proxies, **own, "no_proxy": "localhost,127.0.0.1"}
 
 
@@ -64,8 +75,10 @@ def key(cell: NotebookNode) -> str:
     return hashlib.sha256(cell.source.encode()).hexdigest()[:16]
 
 
-def execute(notebook: NotebookNode, label: str, folder: Path, times: dict[str, float]) -> dict[str, float]:
-    """Execute in place; `times` are what the cells took before, for the time left. Returns what they took now."""
+def execute(notebook: NotebookNode, label: str, folder: Path, times: dict[str, float]) -> dict[str,
+        float]:
+    """Execute in place; `times` are what the cells took before, for the time left. Returns what
+    they took now."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
     usual = sum(times.values()) / len(times) if times else 1.0
     share = {key(cell): times.get(key(cell), usual) for cell in code}
@@ -116,7 +129,8 @@ def tidy(notebook: NotebookNode) -> None:
 
 
 def executed(source: Path, label: str = "", again: bool = False) -> Executed:
-    """The executed notebook of a source: from build/executed/ if no input has changed, else executed now."""
+    """The executed notebook of a source: from build/executed/ if no input has changed, else
+    executed now."""
     text = source.read_text(encoding="utf-8")
     print_of_now, kept = fingerprint(text), KEPT / f"{source.stem}.ipynb"
     before = nbformat.read(kept, as_version=4) if kept.is_file() else None

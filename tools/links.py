@@ -1,4 +1,5 @@
-"""Do the addresses in texts and notebooks still answer? python -m tools.links (asks the network, so it is no test)"""
+"""Do the addresses in texts and notebooks still answer? python -m tools.links (asks the network, so
+it is no test)"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def addresses() -> Iterator[tuple[str, str]]:
 
 def answers(address: str) -> str:
     """"", or what is wrong."""
-    request = urllib.request.Request(address, headers={"User-Agent": "Mozilla/5.0 (link check)"}, method="GET")
+    request = urllib.request.Request(address, headers={"User-Agent": "Mozilla/5.0 (link check)"},
+                                     method="GET")
     try:
         with urllib.request.urlopen(request, timeout=30):
             return ""
@@ -38,7 +40,8 @@ def answers(address: str) -> str:
 def main() -> int:
     places: dict[str, str] = dict(addresses())
     with ThreadPoolExecutor(8) as pool:
-        wrong = {address: word for address, word in zip(places, pool.map(answers, places), strict=True) if word}
+        wrong = {address: word for address, word in zip(places, pool.map(answers, places),
+                                                        strict=True) if word}
     for address, word in wrong.items():
         print(f"{places[address]}: {address}: {word}")
     print(f"{len(places)} addresses, {len(wrong)} of them do not answer")

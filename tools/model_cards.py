@@ -1,4 +1,5 @@
-"""Write serialized_models/README.md, a card for each stored recipe, from the manifest and its records: python -m tools.model_cards"""
+"""Write serialized_models/README.md, a card for each stored recipe, from the manifest and its
+records: python -m tools.model_cards"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ makers, which stand in [course_lib/embedded](../course_lib/embedded)."""
 
 def collected(root: Path | None = None) -> Records:
     return {
-        name: {int(s): short_record(what.get("record", {}), root) for s, what in sorted(seeds.items(), key=lambda kv: int(kv[0]))}
+        name: {int(s): short_record(what.get("record", {}), root) for s,
+               what in sorted(seeds.items(), key=lambda kv: int(kv[0]))}
         for name, seeds in sorted(manifest(root).items())
     }
 
@@ -49,17 +51,22 @@ def collected(root: Path | None = None) -> Records:
 def cards(root: Path | None = None) -> str:
     """The whole page."""
     records, stored = collected(root), manifest(root)
-    whole = {n: r for n, r in records.items() if any("weights" in what for what in stored[n].values())}
+    whole = {n: r for n, r in records.items()
+             if any("weights" in what for what in stored[n].values())}
     small = {n: r for n, r in records.items() if n not in whole}
-    parts = [INTRODUCTION.replace("{first}", next(iter(whole), "exp1/natural")), *(card(n, r, stored[n], root) for n, r in whole.items())]
+    parts = [INTRODUCTION.replace("{first}", next(iter(whole), "exp1/natural")),
+             *(card(n, r, stored[n], root) for n, r in whole.items())]
     return "\n\n".join([*parts, *([reports_only(small)] if small else []), LICENCE]) + "\n"
 
 
-def card(name: str, records: Mapping[int, dict[str, Any]], files: Mapping[str, Any], root: Path | None = None) -> str:
-    """One recipe: what it is, how to make it again, what it was trained on, its reports, its limits."""
+def card(name: str, records: Mapping[int, dict[str, Any]], files: Mapping[str, Any],
+         root: Path | None = None) -> str:
+    """One recipe: what it is, how to make it again, what it was trained on, its reports, its
+    limits."""
     recipe = made(records).get("recipe", {})
     return "\n\n".join([
-        f"## {name}", str(recipe.get("about", "")) + ".", f"Made by `{command(name, recipe)}`{kept(files, root)}",
+        f"## {name}", str(recipe.get("about", "")) + ".",
+        f"Made by `{command(name, recipe)}`{kept(files, root)}",
         terms(records), reports(name, records), limits(records),
     ])
 
@@ -77,7 +84,8 @@ def command(name: str, recipe: Mapping[str, Any]) -> str:
 def kept(files: Mapping[str, Any], root: Path | None) -> str:
     """Which seeds' weights are not bundled."""
     away = released(root)
-    gone = [s for s, what in sorted(files.items(), key=lambda kv: int(kv[0])) if what.get("weights", {}).get("sha256") in {None, *away}]
+    gone = [s for s, what in sorted(files.items(), key=lambda kv: int(kv[0]))
+            if what.get("weights", {}).get("sha256") in {None, *away}]
     return f" (weights not bundled: seed {', '.join(gone)})." if gone else "."
 
 
@@ -87,12 +95,15 @@ def terms(records: Mapping[int, dict[str, Any]]) -> str:
     recipe = facts.get("recipe", {})
     optim, method = recipe.get("optim", {}), recipe.get("method", {})
     lines = [
-        f"- {facts.get('model')}, {len(facts.get('classes', []))} classes of {recipe.get('dataset')}, "
+        f"- {facts.get('model')}, {len(facts.get('classes', []))} classes of "
+        f"{recipe.get('dataset')}, "
         f"{facts.get('training_examples'):,} training images, {facts.get('epochs')} epochs"
         + (f", from {recipe['start']} of the same seed" if recipe.get("start") else "")
-        + (f", half of them adversarial copies made against {recipe['copies']['of']} of the same seed" if recipe.get("copies") else ""),
+        + (f", half of them adversarial copies made against {recipe['copies']['of']} of the same "
+           "seed" if recipe.get("copies") else ""),
         f"- {optim.get('name')}, {schedule(optim)}; batches of {optim.get('batch')}{also(optim)}",
-        f"- method `{method.get('name')}`: {told({k: v for k, v in method.items() if k != 'name'}) or 'nothing to choose'}",
+        f"- method `{method.get('name')}`: "
+        f"{told({k: v for k, v in method.items() if k != 'name'}) or 'nothing to choose'}",
         f"- made with {' or '.join(sorted({environment(r) for r in records.values()}))}",
     ]
     return "\n".join(lines)
@@ -100,31 +111,39 @@ def terms(records: Mapping[int, dict[str, Any]]) -> str:
 
 def schedule(optim: Mapping[str, Any]) -> str:
     """The rate and its changes; of many, how far it falls."""
-    first, drops = optim["lr"], [(epoch + 1, factor * optim["lr"]) for epoch, factor in optim.get("drops", [])]
+    first, drops = optim["lr"], [(epoch + 1, factor * optim["lr"]) for epoch,
+                                 factor in optim.get("drops", [])]
     if len(drops) > 5:
-        return f"rate {first:.2g}, which falls at every epoch, to {drops[-1][1]:.2g} from epoch {drops[-1][0]}"
-    return ", ".join([f"rate {first:g}", *(f"{rate:.2g} from epoch {epoch}" for epoch, rate in drops)])
+        return (f"rate {first:.2g}, which falls at every epoch, to {drops[-1][1]:.2g} from epoch "
+                f"{drops[-1][0]}")
+    return ", ".join([f"rate {first:g}", *(f"{rate:.2g} from epoch {epoch}" for epoch,
+                                           rate in drops)])
 
 
 def also(optim: Mapping[str, Any]) -> str:
     """What else there is to an optimiser."""
-    words = {"momentum": "momentum {:g}", "weight_decay": "weight decay {:g}", "augment": "images changed by {}"}
-    return "".join(f", {text.format(optim[word])}" for word, text in words.items() if optim.get(word))
+    words = {"momentum": "momentum {:g}", "weight_decay": "weight decay {:g}",
+             "augment": "images changed by {}"}
+    return "".join(f", {text.format(optim[word])}" for word, text in words.items()
+                   if optim.get(word))
 
 
 def environment(record: Mapping[str, Any]) -> str:
     made_from = record.get("made_from", {})
     versions = made_from.get("versions", {})
-    plain = made_from.get("model") != "lenet5" or versions.get("kernel", "PyTorch") == "PyTorch"  # the kernel computes LeNet-5 alone
+    # the kernel computes LeNet-5 alone
+    plain = made_from.get("model") != "lenet5" or versions.get("kernel", "PyTorch") == "PyTorch"
     kernel = "PyTorch" if plain else "the C++ kernel"
-    return f"torch {versions.get('torch')}, {versions.get('threads')} thread(s), {versions.get('cpu')}, {kernel}"
+    return (f"torch {versions.get('torch')}, {versions.get('threads')} thread(s), "
+            f"{versions.get('cpu')}, {kernel}")
 
 
 def told(what: Any) -> str:
     """A method's settings; a budget or a step as so many 255ths."""
     if isinstance(what, dict):
         own = bool(what.get("scale"))  # a table's units, which are too many to name
-        return ", ".join(f"{k} {f'{v:g} units' if own else budget(v)}" if k in ("eps", "step_size") else f"{k} {told(v)}"
+        return ", ".join(f"{k} {f'{v:g} units' if own else budget(v)}" if k in ("eps", "step_size")
+                         else f"{k} {told(v)}"
                          for k, v in what.items() if k != "scale")
     if isinstance(what, list):
         return "(" + ", ".join(map(told, what)) + ")"
@@ -138,36 +157,50 @@ def reports(name: str, records: Mapping[int, dict[str, Any]]) -> str:
     for title in TITLES:
         if values := {s: f[title] for s, f in found.items() if title in f}:
             spread = Spread.of(values.values())
-            wide = ["", ""] if spread.n == 1 else [percent(spread.sd), f"{percent(spread.low)} to {percent(spread.high)}"]
+            wide = ["", ""] if spread.n == 1 else [percent(spread.sd), f"{percent(spread.low)} to "
+                                                   f"{percent(spread.high)}"]
             many = sorted({int(found[s][f"{title.rpartition(' ')[0]} images"]) for s in values})
-            lines.append([title, percent(spread.mean), *wide, ranges(list(values)), " or ".join(f"{n:,}" for n in many)])
-    return drawn(lines, [True, False, False, False, True, False]) if len(lines) > 1 else "It was measured on validation data only."
+            lines.append([title, percent(spread.mean), *wide, ranges(list(values)),
+                          " or ".join(f"{n:,}" for n in many)])
+    return drawn(lines, [True, False, False, False, True,
+                         False]) if len(lines) > 1 else "It was measured on validation data only."
 
 
 def ranges(seeds: list[int]) -> str:
     """0, 1, 2, 3 as 0 to 3."""
-    return f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)) else ", ".join(map(str, seeds))
+    return f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 2 and seeds == list(range(seeds[0],
+        seeds[-1] + 1)) else ", ".join(map(str, seeds))
 
 
 def limits(records: Mapping[int, dict[str, Any]]) -> str:
     """What the figures do not say."""
     attacks = {str(row.get("attack")) for r in records.values() for row in r.get("reports", [])}
-    weak = "" if any(a.startswith("autoattack") for a in attacks) else " A stronger attack (AutoAttack) finds more errors and was not run."
+    weak = ("" if any(a.startswith("autoattack") for a in attacks)
+            else " A stronger attack (AutoAttack) finds more errors and was not run.")
     few = f" {len(records)} seed(s) say little about others." if len(records) < 3 else ""
     by = ", ".join(sorted(attacks)) or "nothing"
-    return f"Limits: a small network for teaching, not for use; attacked within l-infinity balls by {by}.{weak}{few}"
+    return ("Limits: a small network for teaching, not for use; attacked within l-infinity balls "
+            f"by {by}.{weak}{few}")
 
 
 def reports_only(records: Records) -> str:
-    """Grids and trials: what they found on validation data, under the attack they were trained for."""
-    lines = [["recipe", "what it is", "seeds", "standard avg", "standard worst", "robust avg", "robust worst"]]
+    """Grids and trials: what they found on validation data, under the attack they were trained
+    for."""
+    lines = [["recipe", "what it is", "seeds", "standard avg", "standard worst", "robust avg",
+              "robust worst"]]
     for name, seeds in records.items():
         found = [r["validation"] for r in seeds.values() if isinstance(r.get("validation"), dict)]
-        cells = [str(Spread.of(value(row[kind], row["counts"]) for row in found)) for kind in ("nat", "rob") for value in (average, worst)]
-        lines.append([name, str(made(seeds).get("recipe", {}).get("about", "")), ranges(list(seeds)), *(cells if found else [""] * 4)])
-    text = ("Of these there are records only, no weights: `python -m course_lib train <recipe>` makes one again, in runs/. Errors\n"
-            "on validation data, robust ones under the attack named in the record, mean ± standard deviation over seeds.")
-    return f"## Grids and trials\n\n{text}\n\n" + drawn(lines, [True, True, True, False, False, False, False])
+        cells = [str(Spread.of(value(row[kind], row["counts"]) for row in found))
+                 for kind in ("nat", "rob") for value in (average, worst)]
+        lines.append([name, str(made(seeds).get("recipe", {}).get("about", "")),
+                      ranges(list(seeds)), *(cells if found else [""] * 4)])
+    text = ("Of these there are records only, no weights: `python -m course_lib train <recipe>` "
+            "makes one again, in runs/. Errors\n"
+            "on validation data, robust ones under the attack named in the record, mean ± standard "
+            "deviation over seeds.")
+    return f"## Grids and trials\n\n{text}\n\n" + drawn(lines,
+                                                        [True, True, True, False, False, False,
+                                                         False])
 
 
 def average(errors: list[float], counts: list[int]) -> float:

@@ -1,4 +1,5 @@
-"""Executed notebooks to pages that need no network: styles and figures inside, formulas as MathML."""
+"""Executed notebooks to pages that need no network: styles and figures inside, formulas as
+MathML."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.S)
 
 
 def mathml(tex: str, display: bool = False) -> str:
-    """A formula as MathML, which browsers draw themselves; its TeX as it stands where it cannot be read."""
+    """A formula as MathML, which browsers draw themselves; its TeX as it stands where it cannot be
+    read."""
     tex = html.unescape(tex).strip()
     plain = re.sub(r"{(align|equation|gather)}", r"{\1*}", tex)  # no numbers: as notebooks show it
     plain = re.sub(r"\\arg(?![a-zA-Z])\s*", r"\\operatorname{arg}\\,", plain)
@@ -93,12 +95,14 @@ def has(cell: NotebookNode, tag: str) -> bool:
 
 def describe(notebook: NotebookNode, stem: str) -> tuple[str, str]:
     """A notebook's title and the first paragraph under it, in Markdown."""
-    prose = [cell for cell in notebook.cells if cell.cell_type == "markdown" and not has(cell, "badges")]
+    prose = [cell for cell in notebook.cells if cell.cell_type == "markdown"
+             and not has(cell, "badges")]
     text = "\n\n".join(cell.source for cell in prose)
     found = re.search(r"^# +(.+?)\s*$", text, re.M)
     title = found[1] if found else stem
     paragraphs = re.split(r"\n\s*\n", text[found.end() :] if found else text)
-    return title, next((p.strip() for p in paragraphs if p.strip() and p.lstrip()[0] not in "#|!<>-*$["), "")
+    return title, next((p.strip() for p in paragraphs if p.strip()
+                        and p.lstrip()[0] not in "#|!<>-*$["), "")
 
 
 def reading_time(notebook: NotebookNode) -> str:
@@ -109,24 +113,30 @@ def reading_time(notebook: NotebookNode) -> str:
 
 
 def elsewhere(stem: str) -> tuple[tuple[str, str], ...]:
-    """The badges' words and addresses: links, since their images would need a network. None without a public address."""
-    return tuple(re.findall(r"\[!\[([^]]*)\]\([^)]*\)\]\(([^)]*)\)", badges(f"notebooks/{stem}.ipynb")))
+    """The badges' words and addresses: links, since their images would need a network. None without
+    a public address."""
+    return tuple(re.findall(r"\[!\[([^]]*)\]\([^)]*\)\]\(([^)]*)\)",
+                            badges(f"notebooks/{stem}.ipynb")))
 
 
 @cache
 def template(name: str) -> Template:
-    loader = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    loader = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True,
+                         undefined=StrictUndefined, trim_blocks=True)
     loader.filters["markdown"] = markdown
-    loader.filters["words"] = lambda text: re.sub(r"^<p>(.*)</p>\s*$", r"\1", markdown(text).strip(), flags=re.S)
+    loader.filters["words"] = lambda text: re.sub(r"^<p>(.*)</p>\s*$", r"\1",
+                                                  markdown(text).strip(), flags=re.S)
     return loader.get_template(name)
 
 
 def style() -> str:
-    return (TEMPLATES / "style.css").read_text(encoding="utf-8") + HtmlFormatter(style="default").get_style_defs(".highlight")
+    return (TEMPLATES / "style.css").read_text(encoding="utf-8") + HtmlFormatter(
+        style="default").get_style_defs(".highlight")
 
 
 def folded(cell: NotebookNode) -> NotebookNode:
-    """The set-up cell shows what it says, not how: a form in the notebook, nothing to run on a page."""
+    """The set-up cell shows what it says, not how: a form in the notebook, nothing to run on a
+    page."""
     if not has(cell, "setup"):
         return cell
     cell = cell.copy()
@@ -141,8 +151,10 @@ def page(notebook: NotebookNode, this: Summary, everything: list[Summary]) -> st
     body, _ = PageExporter().from_notebook_node(shown)
     headings = [(name, re.sub(r"<a .*?</a>", "", text)) for name, text in HEADING.findall(body)]
     at = [s.stem for s in everything].index(this.stem)
-    before, after = (everything[at - 1] if at else None), (everything[at + 1] if at + 1 < len(everything) else None)
-    return template("page.html.j2").render(body=body, this=this, headings=headings, before=before, after=after, style=style())
+    before, after = (everything[at - 1] if at else None), (everything[at + 1]
+                                                           if at + 1 < len(everything) else None)
+    return template("page.html.j2").render(body=body, this=this, headings=headings, before=before,
+                                           after=after, style=style())
 
 
 def index(everything: list[Summary], results: str) -> str:

@@ -1,4 +1,5 @@
-"""Write constraints.txt: the versions, in this environment, of all that the course, its extras and its tests install.
+"""Write constraints.txt: the versions, in this environment, of all that the course, its extras and
+its tests install.
 
     python -m tools.pin > constraints.txt
 """
@@ -21,7 +22,8 @@ def canonical(name: str) -> str:
 
 
 def needs(name: str, extras: frozenset[str] = frozenset()) -> set[Wanted]:
-    """What `name` asks for directly, with extras. Markers are not weighed: what is not installed is left out later."""
+    """What `name` asks for directly, with extras. Markers are not weighed: what is not installed is
+    left out later."""
     wanted = set()
     for line in metadata.requires(name) or []:
         extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
@@ -32,7 +34,8 @@ def needs(name: str, extras: frozenset[str] = frozenset()) -> set[Wanted]:
 
 
 def closure(installed: dict[str, str]) -> set[str]:
-    """Everything that course-lib with all its extras brings, and torchattacks, which is installed by itself."""
+    """Everything that course-lib with all its extras brings, and torchattacks, which is installed
+    by itself."""
     todo: set[Wanted] = needs("course-lib", EXTRAS) | {("torchattacks", frozenset())}
     seen: set[Wanted] = set()
     while todo:
@@ -44,8 +47,10 @@ def closure(installed: dict[str, str]) -> set[str]:
 
 
 def main() -> None:
-    installed = {canonical(d.name): d.version.split("+")[0] for d in metadata.distributions() if d.name}
-    print(HEAD, *(f"{name}=={installed[name]}" for name in sorted(closure(installed) - {"course-lib"})), sep="\n")
+    installed = {canonical(d.name): d.version.split("+")[0] for d in metadata.distributions()
+                 if d.name}
+    print(HEAD, *(f"{name}=={installed[name]}"
+                  for name in sorted(closure(installed) - {"course-lib"})), sep="\n")
 
 
 if __name__ == "__main__":

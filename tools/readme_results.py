@@ -1,4 +1,5 @@
-"""Write what README.md shows from elsewhere, its badges, figure and tables: python -m tools.readme_results"""
+"""Write what README.md shows from elsewhere, its badges, figure and tables: python -m
+tools.readme_results"""
 
 from __future__ import annotations
 
@@ -40,17 +41,22 @@ def replaced(text: str, name: str, new: str) -> str:
     """The text with what stands between <!-- name --> and <!-- /name --> replaced."""
     start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     if text.count(start) != 1 or text.count(end) != 1:
-        raise ToolError(f"README.md needs one line {start} and one line {end} around what `make readme` writes.")
-    return re.sub(f"{re.escape(start)}.*{re.escape(end)}", lambda _: f"{start}\n{new.strip()}\n{end}", text, flags=re.S)
+        raise ToolError(f"README.md needs one line {start} and one line {end} around what `make "
+                        "readme` writes.")
+    return re.sub(f"{re.escape(start)}.*{re.escape(end)}",
+                  lambda _: f"{start}\n{new.strip()}\n{end}", text, flags=re.S)
 
 
 def clone() -> str:
-    return f"```bash\ngit clone {address()}\ncd {address().rsplit('/', 1)[-1]}\nmake run\nmake test\n```"
+    return (f"```bash\ngit clone {address()}\ncd {address().rsplit('/', 1)[-1]}\nmake run\nmake "
+            "test\n```")
 
 
 def headline(prefix: str) -> list[dict[str, Any]]:
-    """The reports of the recipes that keep their weights; grids and trials are in the notebooks only."""
-    return [r for r in rows() if re.match(prefix, r["recipe"]) and r["recipe"] in RECIPES and RECIPES[r["recipe"]].weights]
+    """The reports of the recipes that keep their weights; grids and trials are in the notebooks
+    only."""
+    return [r for r in rows() if re.match(prefix, r["recipe"]) and r["recipe"] in RECIPES
+            and RECIPES[r["recipe"]].weights]
 
 
 def results() -> str:
@@ -60,33 +66,39 @@ def results() -> str:
     for line in table(headline(r"exp\d/"), markdown=True).splitlines():
         found = re.match(r"\| (exp(\d)/\S+) \|", line)
         page = pages.get(int(found[2])) if found else None
-        lines.append(line.replace(f"| {found[1]} |", f"| [{found[1]}](notebooks/{page}.ipynb) |", 1) if found and page else line)
+        lines.append(line.replace(f"| {found[1]} |", f"| [{found[1]}](notebooks/{page}.ipynb) |", 1)
+                     if found and page else line)
     return "\n".join(lines)
 
 
 def on_cifar10() -> str:
     """The same methods on photographs."""
     found = headline("cifar10/")
-    return table(found, markdown=True) if found else "*These models are not trained yet: `make models WHICH=cifar10`.*"
+    return (table(found, markdown=True) if found
+            else "*These models are not trained yet: `make models WHICH=cifar10`.*")
 
 
 def speed() -> str:
     """Ratios from the tables of benchmarks/README.md."""
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    lines = ["| question | times as fast, same allocator settings | default allocator |", "|---|---:|---:|"]
+    lines = ["| question | times as fast, same allocator settings | default allocator |",
+             "|---|---:|---:|"]
     for question, heading, start, columns in SPEED:
         part = text.partition(f"## {heading}")[2].partition("\n## ")[0]
         row = next((line for line in part.splitlines() if line.startswith(f"| {start}")), "")
         if not row:
-            raise ToolError(f"benchmarks/README.md has no row {start!r} under {heading!r}: make bench ARGS=--readme")
+            raise ToolError(f"benchmarks/README.md has no row {start!r} under {heading!r}: make "
+                            "bench ARGS=--readme")
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         lines.append(f"| {question} | {cells[columns[0]]} | {cells[columns[1]]} |")
     return "\n".join(lines)
 
 
 def source_of_figure() -> str:
-    """What the figure is drawn from, as one hash: the picture carries it, so that a test can tell whether it is of today's reports."""
-    counts = {name: [(r.nat.wrong, r.nat.counts) for r in load_reports(name, eps=8 / 255)] for name in SHOWN.values()}
+    """What the figure is drawn from, as one hash: the picture carries it, so that a test can tell
+    whether it is of today's reports."""
+    counts = {name: [(r.nat.wrong, r.nat.counts) for r in load_reports(name, eps=8 / 255)]
+              for name in SHOWN.values()}
     return hashlib.sha256(json.dumps([SHOWN, counts], default=list).encode()).hexdigest()
 
 
@@ -94,31 +106,37 @@ def alt() -> str:
     """The figure in words, with its figures."""
     reports = {name: load_reports(name, eps=8 / 255) for name in SHOWN.values()}
     classes = reports["exp1/natural"][0].classes
-    worst = {name: class_spreads([r.nat for r in found])[classes.index("Shirt")] for name, found in reports.items()}
+    worst = {name: class_spreads([r.nat for r in found])[classes.index("Shirt")] for name,
+             found in reports.items()}
     before, after, weighted = (f"{100 * worst[name].mean:.0f}" for name in SHOWN.values())
     return (
-        "Standard error by class, easiest first, for three ways to train LeNet-5 on Fashion-MNIST. Most classes differ little; Shirt, "
-        f"the hardest, is wrong in {before} % of its images after natural training, {after} % after adversarial training (half of each "
+        "Standard error by class, easiest first, for three ways to train LeNet-5 on Fashion-MNIST. "
+        "Most classes differ little; Shirt, "
+        f"the hardest, is wrong in {before} % of its images after natural training, {after} % "
+        "after adversarial training (half of each "
         f"batch attacked), and {weighted} % with class weights."
     )
 
 
 def draw(path: Path) -> None:
     """Means over seeds with 95 % intervals, from the stored reports."""
-    ax = plots.class_bars({label: load_reports(name, eps=8 / 255) for label, name in SHOWN.items()}, plots.axes(None, 9, 3.6), kind="nat")
+    ax = plots.class_bars({label: load_reports(name, eps=8 / 255) for label, name in SHOWN.items()},
+                          plots.axes(None, 9, 3.6), kind="nat")
     drawn, note = io.BytesIO(), PngInfo()
     note.add_text("Source", source_of_figure())
     with plt.rc_context(plots.STYLE):
         cast(Figure, ax.figure).savefig(drawn, format="png", dpi=130)
     plt.close("all")
     path.parent.mkdir(exist_ok=True)
-    Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, format="png", optimize=True, pnginfo=note)
+    Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path,
+        format="png", optimize=True, pnginfo=note)
 
 
 def written(text: str) -> str:
     """README.md with everything that a command writes, written afresh."""
     figure = f"![{alt()}]({FIGURE.relative_to(ROOT).as_posix()})"
-    parts = {"badges": badges("notebooks/00_start_here.ipynb"), "figure": figure, "clone": clone(), "results": results(),
+    parts = {"badges": badges("notebooks/00_start_here.ipynb"), "figure": figure, "clone": clone(),
+             "results": results(),
              "cifar10": on_cifar10(), "speed": speed()}
     for name, new in parts.items():
         text = replaced(text, name, new)

@@ -1,9 +1,10 @@
-"""Two versions of the course from one source: build/student/ without solutions and outputs, build/instructor/ with all there is.
+"""Two versions of the course from one source: build/student/ without solutions and outputs,
+build/instructor/ with all there is.
 
     python -m tools.student [beginning of a name]
-
-A student's notebook shows no result before the prediction was made, since nothing has been run. An instructor's has every output, the
-solutions open, and under each exercise the remarks that `lesson.check` has for known mistakes.
+ A student's notebook shows no result before the prediction was made, since nothing has been run. An
+instructor's has every output, the solutions open, and under each exercise the remarks that
+`lesson.check` has for known mistakes.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def known_mistakes(name: str) -> str:
     task = exercises()[name]
     said = "\n".join(f"- {remark}" for remark in task.mistakes)
     helps = "\n".join(f"{n}. {words}" for n, words in enumerate(task.hints, 1))
-    return f"**For the instructor.** `{name}` answers these mistakes:\n\n{said}\n\nHints, in order:\n\n{helps}"
+    return (f"**For the instructor.** `{name}` answers these mistakes:\n\n{said}\n\nHints, in "
+            f"order:\n\n{helps}")
 
 
 def for_instructor(notebook: NotebookNode) -> NotebookNode:
@@ -56,7 +58,9 @@ def for_instructor(notebook: NotebookNode) -> NotebookNode:
             cell.metadata.pop("cellView", None)
             cell.metadata.pop("jupyter", None)
             asked = re.findall(r"check\(\"([\w.]+)\"", cell.source)
-            cells += [new_markdown_cell(known_mistakes(name), id=f"mistakes-{name.replace('.', '-')}"[:64]) for name in asked]
+            cells += [new_markdown_cell(known_mistakes(name),
+                                        id=f"mistakes-{name.replace('.', '-')}"[:64])
+                      for name in asked]
         cells.append(cell)
     mine.cells = cells
     mine.metadata.pop("course", None)
@@ -65,10 +69,12 @@ def for_instructor(notebook: NotebookNode) -> NotebookNode:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("only", nargs="?", default="", help="the beginning of a name, e.g. 01; all of them without it")
+    parser.add_argument("only", nargs="?", default="",
+                        help="the beginning of a name, e.g. 01; all of them without it")
     for source in sources(parser.parse_args().only):
         notebook = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
-        for folder, version in ((STUDENT, for_student(notebook)), (INSTRUCTOR, for_instructor(notebook))):
+        for folder, version in ((STUDENT, for_student(notebook)),
+                                (INSTRUCTOR, for_instructor(notebook))):
             nbformat.validate(version)
             write(Path(folder, f"{source.stem}.ipynb"), nbformat.writes(version, indent=1) + "\n")
         print(f"{source.stem}: build/student/ and build/instructor/", flush=True)

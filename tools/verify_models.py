@@ -1,11 +1,12 @@
-"""Evaluate the bundled models anew and compare with their stored reports: python -m tools.verify_models [exp1/pgd-at ...]
-
-A standard error may differ by the rounding of two borderline images of a class, a robust one by 0.3 points: on another
-processor, or without the C++ kernel, the last digits of an attack differ. AutoAttack is not run again.
-
-`--retrain` trains one shortened recipe on one thread instead, which must give the stored weights to the bit where
-versions, processor and kernel are those it was stored with, and elsewhere errors within the stored ones' intervals.
-`--retrain --store` stores it anew, which is due when the training itself has changed.
+"""Evaluate the bundled models anew and compare with their stored reports: python -m
+tools.verify_models [exp1/pgd-at ...]
+ A standard error may differ by the rounding of two borderline images of a class, a robust one by
+0.3 points: on another processor, or without the C++ kernel, the last digits of an attack differ.
+AutoAttack is not run again.
+ `--retrain` trains one shortened recipe on one thread instead, which must give the stored weights
+to the bit where versions, processor and kernel are those it was stored with, and elsewhere errors
+within the stored ones' intervals. `--retrain --store` stores it anew, which is due when the
+training itself has changed.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ RECIPE, SEED = "exp1/pgd-at", 0
 Task = tuple[str, int, dict[str, Any], str]  # recipe, seed, stored report, data set
 
 
-def tasks(patterns: Iterable[str] = (), root: Path | None = None, fetched: bool = True) -> list[Task]:
-    """Every stored report of a bundled model that can be made again; not `fetched`, on the images that come with the course."""
+def tasks(patterns: Iterable[str] = (), root: Path | None = None,
+          fetched: bool = True) -> list[Task]:
+    """Every stored report of a bundled model that can be made again; not `fetched`, on the images
+    that come with the course."""
     root, wanted, found = root or models_dir(), tuple(patterns), []
     for name, seeds in manifest(root).items():
         for seed, what in seeds.items():
@@ -55,21 +58,27 @@ def tasks(patterns: Iterable[str] = (), root: Path | None = None, fetched: bool 
             record = short_record(what["record"], root)
             data = record["made_from"]["recipe"]["dataset"]
             most = len(images_here(data)) if fetched or data not in EMBEDDED else EMBEDDED[data]
-            found += [(name, int(seed), row, data) for row in report_rows(record, name) if row["attack"] in NAMED and images(row) <= most]
+            found += [(name, int(seed), row, data) for row in report_rows(record, name)
+                      if row["attack"] in NAMED and images(row) <= most]
     return found
 
 
 @functools.cache
 def images_here(data: str) -> Split:
-    """The test images on this machine. Of CIFAR-10 only a fifth is embedded; reports on all of it are verified where it was fetched."""
-    fetched = data not in EMBEDDED or any((cache_dir() / name).exists() for name in ("cifar10.npz", "cifar-10-batches-py"))
+    """The test images on this machine. Of CIFAR-10 only a fifth is embedded; reports on all of it
+    are verified where it was fetched."""
+    fetched = data not in EMBEDDED or any((cache_dir() / name).exists()
+                                          for name in ("cifar10.npz", "cifar-10-batches-py"))
     return load(data, limit=None if fetched else EMBEDDED[data]).test
 
 
 def sample(todo: list[Task], share: int = 10) -> list[Task]:
-    """One model in `share` with one of its reports; others whenever what is stored changes: chosen by a hash of it all."""
-    told = hashlib.sha256(repr(sorted((n, s, r["eps"], r["nat"], r["rob"]) for n, s, r, _ in todo)).encode()).hexdigest()
-    order = sorted(todo, key=lambda t: hashlib.sha256(f"{told} {t[0]} {t[1]} {t[2]['attack']} {t[2]['eps']}".encode()).digest())
+    """One model in `share` with one of its reports; others whenever what is stored changes: chosen
+    by a hash of it all."""
+    told = hashlib.sha256(repr(sorted((n, s, r["eps"], r["nat"], r["rob"]) for n, s, r,
+                                      _ in todo)).encode()).hexdigest()
+    order = sorted(todo, key=lambda t: hashlib.sha256(f"{told} {t[0]} {t[1]} {t[2]['attack']} "
+                                                      f"{t[2]['eps']}".encode()).digest())
     models = {(t[0], t[1]): t for t in reversed(order)}  # each with the report that comes first
     return sorted(models.values(), key=order.index)[: -(-len(models) // share)]
 
@@ -81,9 +90,11 @@ def differences(task: Task, root: Path | None = None, test: Split | None = None)
     if sum(told.nat.counts) < len(test) and len(set(told.nat.counts)) == 1:
         test = test.per_class(told.nat.counts[0])  # so was it examined
     if sum(told.nat.counts) != len(test):
-        raise CourseError(f"{name}, seed {seed}: its report counts {sum(told.nat.counts)} images, the embedded test set has {len(test)}.")
+        raise CourseError(f"{name}, seed {seed}: its report counts {sum(told.nat.counts)} images, "
+                          f"the embedded test set has {len(test)}.")
     attack = pick(NAMED, told.attack, "attack").at(told.eps)
-    found = evaluate(load_model(name, seed=seed, root=root), test, attack, name=told.attack, flips=told.flips is not None, progress=False)
+    found = evaluate(load_model(name, seed=seed, root=root), test, attack, name=told.attack,
+                     flips=told.flips is not None, progress=False)
     what = f"{name}, seed {seed}, {told.attack} at {budget(told.eps)}"
     return [f"{what}: {line}" for line in [*_standard(told, found), *_robust(told, found)]]
 
@@ -95,7 +106,8 @@ def _standard(told: Report, found: Report) -> Iterator[str]:
 
 
 def _robust(told: Report, found: Report) -> Iterator[str]:
-    for c, was, now, n in zip(told.classes, told.rob.wrong, found.rob.wrong, told.rob.counts, strict=True):
+    for c, was, now, n in zip(told.classes, told.rob.wrong, found.rob.wrong, told.rob.counts,
+                              strict=True):
         if abs(now - was) > max(POINTS * n, 1):
             yield f"robust error of {c} is {now / n:.2%}, stored is {was / n:.2%}"
     if abs(sum(found.rob.wrong) - sum(told.rob.wrong)) > POINTS * sum(told.rob.counts):
@@ -133,11 +145,15 @@ def mismatch(model: torch.nn.Module, record: dict[str, Any], root: Path | None =
     label = stored_name(RECIPE, SMALL["limit"], SMALL["epochs"])
     stored = load_record(label, seed=SEED, root=root)
     if alike(stored, record):
-        raw = safetensors.torch.save({k: v.detach().contiguous() for k, v in model.state_dict().items()})
+        raw = safetensors.torch.save({k: v.detach().contiguous() for k,
+                                      v in model.state_dict().items()})
         want, have = entry(label, SEED, root)["weights"]["sha256"], hashlib.sha256(raw).hexdigest()
-        return "" if have == want else f"the weights have the sha256 {have[:12]}…, stored is {want[:12]}…, though all else is the same"
-    pairs = [(Report.from_json(a), Report.from_json(b)) for a, b in zip(stored["reports"], record["reports"], strict=True)]
-    lines = [line for told, found in pairs for kind in ("nat", "rob") for line in outside(getattr(told, kind), getattr(found, kind))]
+        return ("" if have == want else f"the weights have the sha256 {have[:12]}…, stored is "
+                f"{want[:12]}…, though all else is the same")
+    pairs = [(Report.from_json(a), Report.from_json(b)) for a,
+             b in zip(stored["reports"], record["reports"], strict=True)]
+    lines = [line for told, found in pairs for kind in ("nat", "rob")
+             for line in outside(getattr(told, kind), getattr(found, kind))]
     return "; ".join(lines)
 
 
@@ -145,7 +161,8 @@ def alike(stored: dict[str, Any], record: dict[str, Any]) -> bool:
     """Made under circumstances in which the same bits must come out?"""
     a, b = (dict(r["made_from"]["versions"]) for r in (stored, record))
     for versions in (a, b):
-        versions["kernel"] = str(versions["kernel"]).rpartition("-")[2]  # the hash of its machine code
+        # the hash of its machine code
+        versions["kernel"] = str(versions["kernel"]).rpartition("-")[2]
     return all(a.get(k) == b.get(k) for k in ("torch", "threads", "cpu", "kernel"))
 
 
@@ -158,7 +175,8 @@ def outside(told: Errors, found: Errors) -> Iterator[str]:
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(prog="python -m tools.verify_models", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p = argparse.ArgumentParser(prog="python -m tools.verify_models", description=__doc__,
+                                formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("recipes", nargs="*", help="beginnings of names; all when there is none")
     p.add_argument("--retrain", action="store_true", help="train the small recipe and compare it")
     p.add_argument("--store", action="store_true", help="with --retrain: store what comes out")

@@ -1,4 +1,5 @@
-"""Build the wheel from a clean copy, so that nothing of an earlier build gets into it: python -m tools.wheel [folder]"""
+"""Build the wheel from a clean copy, so that nothing of an earlier build gets into it: python -m
+tools.wheel [folder]"""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ def build(out: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         for name in FILES:
             shutil.copy(ROOT / name, folder)
-        shutil.copytree(ROOT / "course_lib", Path(folder, "course_lib"), ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(ROOT / "course_lib", Path(folder, "course_lib"),
+                        ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         offline = ["--no-deps", "--no-build-isolation", "--no-index"]
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", *offline, "--wheel-dir", str(out), folder]
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", *offline, "--wheel-dir",
+                   str(out), folder]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     made = sorted(out.glob("course_lib-*.whl"), key=lambda path: path.stat().st_mtime)
     if done.returncode or not made:

@@ -1,4 +1,5 @@
-"""The exercises, one file a notebook. A file put here is found by itself: its EXERCISES are added to these."""
+"""The exercises, one file a notebook. A file put here is found by itself: its EXERCISES are added
+to these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Notebook 04: the boundary pair on a walk, BAT's loss, and whether wrong answers fall on all classes alike."""
+"""Notebook 04: the boundary pair on a walk, BAT's loss, and whether wrong answers fall on all
+classes alike."""
 
 from __future__ import annotations
 
@@ -21,8 +22,10 @@ def _pair(right: Right, extra: int) -> tuple[int, int]:
 
 
 def _walks() -> list[tuple[Right, int]]:
-    """Crossed once, at once, at the first step, never, and to and fro; with and without extra steps."""
-    told = ("1110000000", "0000000000", "1000000000", "1111111111", "1101010011", "1111111110", "0110000000", "1111111100")
+    """Crossed once, at once, at the first step, never, and to and fro; with and without extra
+    steps."""
+    told = ("1110000000", "0000000000", "1000000000", "1111111111", "1101010011", "1111111110",
+            "0110000000", "1111111100")
     walks = [[c == "1" for c in line] for line in told]
     return [(walk, extra) for walk in walks for extra in (0, 1, 2)]
 
@@ -59,7 +62,8 @@ def _loss(at_x: Tensor, at_c: Tensor, at_a: Tensor, y: Tensor, alpha: float, bet
     return source + alpha * (_kl(_flat(at_c), at_c) + _kl(_flat(at_a), at_a))
 
 
-def _without_constant(at_x: Tensor, at_c: Tensor, at_a: Tensor, y: Tensor, alpha: float, beta: float) -> Tensor:
+def _without_constant(at_x: Tensor, at_c: Tensor, at_a: Tensor, y: Tensor, alpha: float,
+                      beta: float) -> Tensor:
     return _loss(at_x, at_c, at_a, y, alpha, beta) + 2 * alpha * math.log(at_c.shape[1])
 
 
@@ -92,7 +96,8 @@ def _mistakes_only(matrix: Tensor) -> float:
 
 def _matrices() -> list[tuple[Tensor]]:
     """Even and uneven columns, classes of different sizes."""
-    told = ([[6, 2, 2], [1, 3, 0], [0, 10, 10]], [[5, 5], [0, 10]], [[8, 1, 1, 0], [4, 4, 4, 8], [0, 1, 9, 0], [3, 3, 3, 1]])
+    told = ([[6, 2, 2], [1, 3, 0], [0, 10, 10]], [[5, 5], [0, 10]],
+            [[8, 1, 1, 0], [4, 4, 4, 8], [0, 1, 9, 0], [3, 3, 3, 1]])
     return [(torch.tensor(m, dtype=torch.float32),) for m in told]
 
 

@@ -23,7 +23,8 @@ def _matrices() -> list[tuple[Tensor]]:
     """Three classes and five, of unequal size; some columns are empty."""
     g = torch.Generator().manual_seed(7)
     small = torch.tensor([[80.0, 15.0, 5.0], [30.0, 60.0, 10.0], [0.0, 45.0, 155.0]])
-    return [(small,), (torch.randint(0, 40, (5, 5), generator=g).float() + 60 * torch.eye(5),), (torch.tensor([[3.0, 4.0], [0.0, 9.0]]),)]
+    return [(small,), (torch.randint(0, 40, (5, 5), generator=g).float() + 60 * torch.eye(5),),
+            (torch.tensor([[3.0, 4.0], [0.0, 9.0]]),)]
 
 
 def _reached(eps: list[int], errors: list[float], level: float) -> float:
@@ -40,10 +41,13 @@ def _after(eps: list[int], errors: list[float], level: float) -> int:
 
 
 def _curves() -> list[tuple[Any, ...]]:
-    """Crossings at once, in the middle and at the end, one that touches the level, and one that never gets there; uneven budgets, too."""
+    """Crossings at once, in the middle and at the end, one that touches the level, and one that
+    never gets there; uneven budgets, too."""
     eps = [0, 2, 4, 6, 8]
-    return [(eps, [0.05, 0.1, 0.3, 0.6, 0.9], 0.5), (eps, [0.4, 0.6, 0.7, 0.8, 0.9], 0.5), (eps, [0.1, 0.25, 0.5, 0.7, 0.8], 0.5),
-            (eps, [0.01, 0.02, 0.02, 0.03, 0.04], 0.5), ([0, 1, 4, 16], [0.1, 0.2, 0.2, 0.45], 0.25)]
+    return [(eps, [0.05, 0.1, 0.3, 0.6, 0.9], 0.5), (eps, [0.4, 0.6, 0.7, 0.8, 0.9], 0.5),
+            (eps, [0.1, 0.25, 0.5, 0.7, 0.8], 0.5),
+            (eps, [0.01, 0.02, 0.02, 0.03, 0.04], 0.5),
+            ([0, 1, 4, 16], [0.1, 0.2, 0.2, 0.45], 0.25)]
 
 
 EXERCISES = {

@@ -18,7 +18,8 @@ def _success(clean: Tensor, attacked: Tensor, counts: Tensor) -> Tensor:
 
 def _counted() -> list[tuple[Tensor, Tensor, Tensor]]:
     """Wrong when clean, wrong under attack, and all; classes of one size and of several."""
-    told = [([10, 40, 5], [30, 70, 50], [100, 100, 100]), ([3, 0, 8, 1], [9, 4, 10, 2], [12, 10, 11, 9]), ([1, 50], [60, 90], [80, 200])]
+    told = [([10, 40, 5], [30, 70, 50], [100, 100, 100]),
+            ([3, 0, 8, 1], [9, 4, 10, 2], [12, 10, 11, 9]), ([1, 50], [60, 90], [80, 200])]
     return [tuple(torch.tensor(v, dtype=torch.float64) for v in case) for case in told]  # type: ignore[misc]
 
 
@@ -56,7 +57,9 @@ def _probabilities() -> list[tuple[Tensor, Tensor]]:
     for seed, (left, n, classes) in enumerate(((3, 7, 4), (5, 6, 3), (2, 9, 3))):
         g = torch.Generator().manual_seed(seed)
         base = torch.randn(n, classes, generator=g, dtype=torch.float64)
-        found.append((base.softmax(1), (base + 0.8 * torch.randn(left, n, classes, generator=g, dtype=torch.float64)).softmax(2)))
+        found.append((base.softmax(1), (base + 0.8
+                                        * torch.randn(left, n, classes, generator=g,
+                                                      dtype=torch.float64)).softmax(2)))
     return found
 
 
@@ -64,7 +67,8 @@ def _means(confidence: Tensor, y: Tensor, group: Tensor) -> list[Tensor]:
     """For each label the mean confidence of each group."""
     found = []
     for label in (0, 1):
-        found.append(torch.stack([confidence[(y == label) & (group == g)].mean() for g in group.unique()]))
+        found.append(torch.stack([confidence[(y == label) & (group == g)].mean()
+                                  for g in group.unique()]))
     return found
 
 
@@ -83,12 +87,15 @@ def _people() -> list[tuple[Tensor, Tensor, Tensor]]:
         g = torch.Generator().manual_seed(seed)
         n = 20 * groups
         group, y = torch.arange(n) ** 2 % 7 % groups, torch.randint(0, 2, (n,), generator=g)
-        group[: 2 * groups], y[: 2 * groups] = torch.arange(2 * groups) % groups, torch.arange(2 * groups) // groups
-        found.append(((torch.rand(n, generator=g, dtype=torch.float64) + 0.4 * y + 0.1 * group) / 2, y, group))
+        group[: 2 * groups], y[: 2 * groups] = torch.arange(2 * groups) % groups, torch.arange(2
+            * groups) // groups
+        found.append(((torch.rand(n, generator=g, dtype=torch.float64) + 0.4 * y + 0.1 * group) / 2,
+                      y, group))
     return found
 
 
-ONE_LABEL = "Condition on the label: one number for the examples of label 0 and one for those of label 1."
+ONE_LABEL = ("Condition on the label: one number for the examples of label 0 and one for those of "
+             "label 1.")
 EXERCISES: dict[str, Exercise] = {
     "05.success": Exercise(
         solution=_success,

@@ -11,7 +11,8 @@ from course_lib.lesson import Exercise
 
 
 def _pictures() -> list[tuple[Any, ...]]:
-    """Images with dark, bright and middling pixels, iterates inside the ball (and at its edge), gradients of any size."""
+    """Images with dark, bright and middling pixels, iterates inside the ball (and at its edge),
+    gradients of any size."""
     g = torch.Generator().manual_seed(1)
     cases = []
     for eps, a in ((8 / 255, 2 / 255), (0.3, 0.2)):
@@ -40,7 +41,8 @@ EXERCISES = {
         mistakes={
             "You walk down the loss: an attack wants it larger, so the step is added.":
                 lambda z, x, g, a, eps: (z - a * g.sign()).clamp(x - eps, x + eps).clamp(0, 1),
-            "The step follows the gradient itself. PGD takes only its sign, so that every pixel moves by the whole step.":
+            "The step follows the gradient itself. PGD takes only its sign, so that every pixel "
+            "moves by the whole step.":
                 lambda z, x, g, a, eps: (z + a * g).clamp(x - eps, x + eps).clamp(0, 1),
             "The result can leave the ball: no pixel may end further than eps from x.":
                 lambda z, x, g, a, eps: (z + a * g.sign()).clamp(0, 1),
@@ -50,8 +52,10 @@ EXERCISES = {
                 lambda z, x, g, a, eps: (x + a * g.sign()).clamp(x - eps, x + eps).clamp(0, 1),
         },
         hints=(
-            "Three things happen, in this order: a step along gradient.sign(), back into the ball around x, back into the box [0, 1].",
-            "tensor.clamp(low, high) takes tensors as bounds: for the ball they are x - eps and x + eps, for the box 0 and 1.",
+            "Three things happen, in this order: a step along gradient.sign(), back into the ball "
+            "around x, back into the box [0, 1].",
+            "tensor.clamp(low, high) takes tensors as bounds: for the ball they are x - eps and x "
+            "+ eps, for the box 0 and 1.",
         ),
         cases=_pictures,
         praise="A step, the ball, the box: these three are the whole of PGD.",
@@ -60,22 +64,30 @@ EXERCISES = {
     "00.crossing": Exercise(
         solution=_first_wrong,
         mistakes={
-            "This counts the right iterates. A walk can recover after it first went wrong; the question is when it first did.":
+            "This counts the right iterates. A walk can recover after it first went wrong; the "
+            "question is when it first did.":
                 lambda r: sum(r),
-            "This is the last right iterate before the crossing; the first wrong one comes right after it.": lambda r: _first_wrong(r) - 1,
-            "This is right where the walk does cross. Where it never does, the answer is the last index, K.":
+            "This is the last right iterate before the crossing; the first wrong one comes right "
+            "after it.": lambda r: _first_wrong(r) - 1,
+            "This is right where the walk does cross. Where it never does, the answer is the last "
+            "index, K.":
                 lambda r: r.index(False) if False in r else 0,
-            "For a walk that never crosses, this is one too many: the iterates are numbered from 0 to K, so the last is len(right) - 1.":
+            "For a walk that never crosses, this is one too many: the iterates are numbered from 0 "
+            "to K, so the last is len(right) - 1.":
                 lambda r: r.index(False) if False in r else len(r),
-            "This raises an error where the walk never crosses; there the answer is the last index, K.": lambda r: r.index(False),
+            "This raises an error where the walk never crosses; there the answer is the last "
+            "index, K.": lambda r: r.index(False),
             "This finds the last wrong iterate; the question is about the first.":
                 lambda r: max((t for t, ok in enumerate(r) if not ok), default=len(r) - 1),
         },
         hints=(
-            "right[t] says whether the iterate z_t is still classified correctly. Look for the first False.",
-            "right.index(False) finds it, but stops with an error where there is none: test `False in right` first.",
+            "right[t] says whether the iterate z_t is still classified correctly. Look for the "
+            "first False.",
+            "right.index(False) finds it, but stops with an error where there is none: test `False "
+            "in right` first.",
         ),
         cases=_walks,
-        praise="FAT trains on this iterate and BAT on the pair around it: you will meet it again in notebook 04.",
+        praise="FAT trains on this iterate and BAT on the pair around it: you will meet it again "
+        "in notebook 04.",
     ),
 }

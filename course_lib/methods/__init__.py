@@ -1,4 +1,5 @@
-"""Training methods, one file a paper. A file put here is found by itself: its dataclass registers under its name."""
+"""Training methods, one file a paper. A file put here is found by itself: its dataclass registers
+under its name."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ class Method:
     """One paper. `update` is called before the first batch of each period of `update_every`."""
 
     name: ClassVar[str] = ""
-    update_every: ClassVar[Any] = None  # None, "epoch" or a number of batches; a method may make it a field
+    # None, "epoch" or a number of batches; a method may make it a field
+    update_every: ClassVar[Any] = None
 
     def __init_subclass__(cls, **words: Any) -> None:
         super().__init_subclass__(**words)
@@ -39,15 +40,18 @@ class Method:
             METHODS[cls.name] = cls
 
     def init_state(self, n_classes: int) -> State:
-        """The method's memory before the first batch: a dict of tensors, kept with every checkpoint."""
+        """The method's memory before the first batch: a dict of tensors, kept with every
+        checkpoint."""
         return {}
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor | tuple[Tensor, State]:
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State,
+             at: Step) -> Tensor | tuple[Tensor, State]:
         """The loss of a batch, or the loss and statistics to be summed until the next update."""
         raise NotImplementedError
 
     def update(self, state: State, report: Report | None, at: Step) -> State:
-        """The memory for the coming period; `report` is what `validate` found, where `fit` was given it."""
+        """The memory for the coming period; `report` is what `validate` found, where `fit` was
+        given it."""
         return state
 
 

@@ -1,6 +1,7 @@
-"""Balance adversarial training (Sun et al., AAAI 2023): fairness between source classes and between target classes.
-
-The walk of an attack crosses the decision boundary between x_c, its last right iterate, and x_a, its first wrong one.
+"""Balance adversarial training (Sun et al., AAAI 2023): fairness between source classes and between
+target classes.
+ The walk of an attack crosses the decision boundary between x_c, its last right iterate, and x_a,
+its first wrong one.
 
     L_source = CE(f(x_c), y) + beta KL(p(x) || p(x_a))
     L_target = distance of p(x_c) and of p(x_a) from the uniform distribution U
@@ -25,7 +26,8 @@ from course_lib.methods.trades import kl
 
 
 def to_uniform(logits: Tensor) -> Tensor:
-    """KL(p || U) = log C - H(p): what the authors' code has. Its gradient vanishes where p is confident."""
+    """KL(p || U) = log C - H(p): what the authors' code has. Its gradient vanishes where p is
+    confident."""
     log_p = F.log_softmax(logits, 1)
     return math.log(logits.shape[1]) + (log_p.exp() * log_p).sum(1)
 
@@ -40,10 +42,11 @@ TARGET = {"to_uniform": to_uniform, "from_uniform": from_uniform}
 
 @dataclass(frozen=True)
 class BAT(Method):
-    """The authors' code by default; `BAT.preset` gives the paper's Algorithm 1 and the ablations of its Table 2.
+    """The authors' code by default; `BAT.preset` gives the paper's Algorithm 1 and the ablations of
+    its Table 2.
 
-    Where paper and code part (algorithm, start of the walk, images never or at once misclassified) the two presets do.
-    Where we differ from both, and why:
+    Where paper and code part (algorithm, start of the walk, images never or at once misclassified)
+    the two presets do. Where we differ from both, and why:
     - Budget and step are 8/255 and 2/255 (the paper's); the code has 0.031 and 0.007.
     """
 
@@ -57,7 +60,8 @@ class BAT(Method):
     target: str = "to_uniform"  # KL(p || U) (code) or "from_uniform", KL(U || p) (paper)
     source_on: str = "boundary"  # x_c and x_a, or "ends": x and z_K, which is TRADES
     target_on: tuple[str, ...] = ("clean", "first")  # of: clean (x_c), first (x_a), last (z_K)
-    literal: bool = False  # the paper's edge cases: x itself when wrong at once, z_{K-1} when never wrong
+    # the paper's edge cases: x itself when wrong at once, z_{K-1} when never wrong
+    literal: bool = False
 
     def __post_init__(self) -> None:
         pick(TARGET, self.target, "target term")
@@ -72,7 +76,8 @@ class BAT(Method):
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
         images = self.images(model, x, y, at.generator)
-        c, a = (x, images["last"]) if self.source_on == "ends" else (images["clean"], images["first"])
+        c, a = (x, images["last"]) if self.source_on == "ends" else (images["clean"],
+            images["first"])
         at_c = model(c)
         clean = at_c if c is x else model(x)
         logits = {"clean": at_c} if c is images.get("clean") else {}
@@ -81,10 +86,12 @@ class BAT(Method):
         source = F.cross_entropy(at_c, y) + self.beta * kl(clean, at_a).mean()
         if not self.target_on:
             return source
-        far = [TARGET[self.target](logits[w] if w in logits else model(images[w])).mean() for w in self.target_on]
+        far = [TARGET[self.target](logits[w] if w in logits else model(images[w])).mean()
+               for w in self.target_on]
         return source + self.alpha * torch.stack(far).sum()
 
-    def images(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    def images(self, model: nn.Module, x: Tensor, y: Tensor,
+               generator: torch.Generator) -> dict[str, Tensor]:
         """The boundary pair x_c and x_a, and z_K where it is asked for."""
         whole = "last" in self.target_on or self.source_on == "ends"
         walk = self.attack.walk(model, x, y, generator=generator, extra=self.tau, stop=not whole)
@@ -96,7 +103,8 @@ class BAT(Method):
             clean = torch.where(_rows(before.t_wrong == 0, x), x, clean)
         else:  # the code never tests z_K, and takes it when no earlier iterate is wrong
             clean = torch.where(_rows(before.t_wrong == k, x), before.last, clean)
-        first = torch.where(_rows(walk.t_wrong == 0, x), x, walk.first_wrong) if self.literal else walk.first_wrong
+        first = torch.where(_rows(walk.t_wrong == 0, x), x,
+                            walk.first_wrong) if self.literal else walk.first_wrong
         return {"clean": clean, "first": first, "last": walk.last}
 
 

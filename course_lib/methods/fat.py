@@ -13,23 +13,28 @@ from course_lib.methods.base import Method, State, Step
 
 @dataclass(frozen=True)
 class FAT(Method):
-    """min_f mean CE(f(x'), y),  x' = the iterate tau steps of being wrong after the first wrong one, z_K where there is none
+    """min_f mean CE(f(x'), y),  x' = the iterate tau steps of being wrong after the first wrong
+    one, z_K where there is none
 
     tau grows with training: 0, then 1, then 2. With tau = K it is PGD-AT.
 
     Where we differ, and why:
-    - The authors switch at epochs 50 and 90 of 120; we keep these shares of whatever length is trained.
+    - The authors switch at epochs 50 and 90 of 120; we keep these shares of whatever length is
+      trained.
     - Budget and step are 8/255 and 2/255, as everywhere in the course; theirs are 0.031 and 0.007.
     """
 
     name = "fat"
 
     attack: PGD = PGD(steps=10, noise=0.001)
-    schedule: tuple[tuple[float, int], ...] = ((50 / 120, 0), (90 / 120, 1), (1.0, 2))  # up to this share of the epochs: tau
+    # up to this share of the epochs: tau
+    schedule: tuple[tuple[float, int], ...] = ((50 / 120, 0), (90 / 120, 1), (1.0, 2))
 
     def tau(self, at: Step) -> int:
-        return next((t for share, t in self.schedule if at.epoch + 1 <= share * at.epochs), self.schedule[-1][1])
+        return next((t for share, t in self.schedule if at.epoch + 1 <= share * at.epochs),
+                    self.schedule[-1][1])
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
-        z = self.attack.walk(model, x, y, generator=at.generator, extra=self.tau(at), stop=True).first_wrong
+        z = self.attack.walk(model, x, y, generator=at.generator, extra=self.tau(at),
+                             stop=True).first_wrong
         return F.cross_entropy(model(z), y)

@@ -1,9 +1,9 @@
 """Fair Robust Learning (Xu et al., ICML 2021): class weights and class margins as dual variables.
 
-    min_f R_nat + R_bndy   s.t.   R_nat(i) - R_nat <= tau1,  R_bndy(i) - R_bndy <= tau2   for every class i
-
-Each epoch measures the gaps on validation data, moves one multiplier a class and constraint by its gap, and turns the
-multipliers into class weights (Reweight) and class budgets (Remargin).
+    min_f R_nat + R_bndy   s.t.   R_nat(i) - R_nat <= tau1,  R_bndy(i) - R_bndy <= tau2   for every
+    class i
+ Each epoch measures the gaps on validation data, moves one multiplier a class and constraint by its
+gap, and turns the multipliers into class weights (Reweight) and class budgets (Remargin).
 """
 
 from __future__ import annotations
@@ -22,32 +22,40 @@ from course_lib.fairness import Report
 from course_lib.methods.base import Method, State, Step
 from course_lib.methods.trades import kl
 
-VARIANTS = {"rw": (True, True, False), "rm": (True, False, True), "rmrw": (True, True, True)}  # which of lambda 0, 1, 2 move
+# which of lambda 0, 1, 2 move
+VARIANTS = {"rw": (True, True, False), "rm": (True, False, True), "rmrw": (True, True, True)}
 
 
 @dataclass(frozen=True)
 class FRL(Method):
-    """The authors' dual update (code of 2022); `FRL.preset` gives that of 2021 and the reproduction report's scheme.
+    """The authors' dual update (code of 2022); `FRL.preset` gives that of 2021 and the reproduction
+    report's scheme.
 
     Where we differ, and why:
-    - Robust means right when clean and right when attacked, so that the boundary error is never negative.
-    - The multiplier of the margins may be clipped where its margin is (`windup=False`): the authors' keeps drifting
-      beyond the clip and needs as long to come back.
+    - Robust means right when clean and right when attacked, so that the boundary error is never
+      negative.
+    - The multiplier of the margins may be clipped where its margin is (`windup=False`): the
+      authors' keeps drifting beyond the clip and needs as long to come back.
     - The authors halve rate1 at their epoch 40, the last; we never get there.
     """
 
     name = "frl"
 
-    variant: str = "rmrw"  # rw: Reweight, rm: Remargin (the authors' also reweights the natural error), rmrw: both
-    tau: tuple[float, float] = (0.07, 0.07)  # tolerated gap of the standard and of the boundary error
-    rates: tuple[float, float, float] = (0.05, 0.10, 0.20)  # of lambda 0 (natural), 1 (boundary), 2 (margin)
+    # rw: Reweight, rm: Remargin (the authors' also reweights the natural error), rmrw: both
+    variant: str = "rmrw"
+    # tolerated gap of the standard and of the boundary error
+    tau: tuple[float, float] = (0.07, 0.07)
+    # of lambda 0 (natural), 1 (boundary), 2 (margin)
+    rates: tuple[float, float, float] = (0.05, 0.10, 0.20)
     lim: float = 0.5  # the most the multipliers of one constraint may sum to
     clip: tuple[float, float] = (0.98, 3.0)  # of the margins
     beta: float = 1.5  # TRADES' weight of the boundary term
     attack: PGD = PGD(steps=10, objective="kl", start="gaussian")
-    natural_reweight: bool = True  # does Remargin alone reweight the natural error, as the authors' does?
+    # does Remargin alone reweight the natural error, as the authors' does?
+    natural_reweight: bool = True
     normaliser: str = "separate"  # of the weights in a batch: separate (2022) or joint (2021)
-    step: str = "largest"  # attack step: a quarter of the batch's largest budget, of the example's own, or fixed
+    # attack step: a quarter of the batch's largest budget, of the example's own, or fixed
+    step: str = "largest"
     windup: bool = True
     weights: str = "lagrangian"  # or softmax (report)
     accumulate: bool = True  # do multipliers remember? (report: no)
@@ -60,7 +68,8 @@ class FRL(Method):
         pick(VARIANTS, self.variant, "variant of FRL")
         for word, allowed in ALLOWED.items():
             pick(dict.fromkeys(allowed), getattr(self, word), word)
-        if not 0 <= self.lim <= 1 or not 0 < self.clip[0] <= self.clip[1] or min(*self.rates, self.beta) < 0:
+        if not 0 <= self.lim <= 1 or not 0 < self.clip[0] <= self.clip[1] or min(*self.rates,
+                self.beta) < 0:
             raise CourseError(
                 f"lim {self.lim} must lie in [0, 1], clip {self.clip} be positive and in order, "
                 f"rates {self.rates} and beta {self.beta} not negative."
@@ -73,21 +82,26 @@ class FRL(Method):
 
     def init_state(self, n_classes: int) -> State:
         even, zero, one = (torch.full((n_classes,), v) for v in (1 / n_classes, 0.0, 1.0))
-        return {"lam0": zero, "lam1": zero.clone(), "lam2": zero.clone(), "w0": even, "w1": even.clone(), "margin": one}
+        return {"lam0": zero, "lam1": zero.clone(), "lam2": zero.clone(), "w0": even,
+                "w1": even.clone(), "margin": one}
 
     def update(self, state: State, report: Report | None, at: Step) -> State:
         if report is None:
-            raise CourseError("FRL needs fairness measured on validation data; pass validate= to fit.")
+            raise CourseError("FRL needs fairness measured on validation data; pass validate= to "
+                              "fit.")
         nat = torch.tensor(report.nat.by_class, dtype=torch.float32)
         errors = report.flips if self.boundary == "flips" else report.bnd
         if errors is None:
-            raise CourseError("This FRL counts flipped predictions; evaluate validation data with flips=True.")
+            raise CourseError("This FRL counts flipped predictions; evaluate validation data with "
+                              "flips=True.")
         bnd = torch.tensor(errors.by_class, dtype=torch.float32)
         gap0 = nat - report.nat.mean - self.tau[0]  # gamma0_i = err_nat(i) - err_nat - tau1
         gap1 = bnd - errors.mean - self.tau[1]  # gamma1_i = err_bndy(i) - err_bndy - tau2
         gap2 = gap1 if self.centred else bnd - self.tau[1]
-        moves = [r * g * float(on) for r, g, on in zip(self.rates, (gap0, gap1, gap2), self._moving(), strict=True)]
-        return self._turned(*(m + state[f"lam{k}"] if self.accumulate else m for k, m in enumerate(moves)))
+        moves = [r * g * float(on) for r, g, on in zip(self.rates, (gap0, gap1, gap2),
+                                                       self._moving(), strict=True)]
+        return self._turned(*(m + state[f"lam{k}"] if self.accumulate else m for k,
+                              m in enumerate(moves)))
 
     def _moving(self) -> tuple[bool, bool, bool]:
         nat, bnd, margin = VARIANTS[self.variant]
@@ -117,7 +131,8 @@ class FRL(Method):
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
         w0, w1, margin = (state[k].to(x.device) for k in ("w0", "w1", "margin"))
         eps = self.attack.eps * margin[y]
-        z = self.attack(model, x, y, eps=eps.clamp(max=1), step_size=self._step(eps), generator=at.generator)
+        z = self.attack(model, x, y, eps=eps.clamp(max=1), step_size=self._step(eps),
+                        generator=at.generator)
         clean, attacked = model(x), model(z)
         natural = F.cross_entropy(clean, y, reduction="none")
         if self.boundary_loss == "kl":
@@ -148,11 +163,14 @@ ALLOWED = {
 PRESETS: dict[str, dict[str, Any]] = {
     "authors_2022": {},
     "authors_2021": {
-        "beta": 1.0, "tau": (0.1, 0.1), "rates": (0.05, 0.10, 0.10), "clip": (0.98, 2.5), "normaliser": "joint", "step": "fixed",
+        "beta": 1.0, "tau": (0.1, 0.1), "rates": (0.05, 0.10, 0.10), "clip": (0.98, 2.5),
+        "normaliser": "joint", "step": "fixed",
     },
     "report": {
-        "variant": "rw", "tau": (0.05, 0.05), "rates": (5.0, 1.0, 0.0), "beta": 1.0, "clip": (1e-3, 1e3), "step": "fixed",
-        "attack": PGD(eps=16 / 255, step_size=1 / 255, steps=20), "weights": "softmax", "accumulate": False, "boundary": "flips",
+        "variant": "rw", "tau": (0.05, 0.05), "rates": (5.0, 1.0, 0.0), "beta": 1.0,
+        "clip": (1e-3, 1e3), "step": "fixed",
+        "attack": PGD(eps=16 / 255, step_size=1 / 255, steps=20), "weights": "softmax",
+        "accumulate": False, "boundary": "flips",
         "boundary_loss": "prediction", "centred": False, "update_every": 1,
     },
 }

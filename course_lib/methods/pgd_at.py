@@ -1,4 +1,5 @@
-"""PGD adversarial training (Madry et al., ICLR 2018), and the reproduction report's half-and-half mix."""
+"""PGD adversarial training (Madry et al., ICLR 2018), and the reproduction report's half-and-half
+mix."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from course_lib.methods.base import Method, State, Step
 class PGDAT(Method):
     """min_f mean max_{z in B(x, eps)} CE(f(z), y), the maximum approached by PGD.
 
-    `mix` is the share of each batch that stays clean: 0 is Madry et al., 0.5 the reproduction report.
+    `mix` is the share of each batch that stays clean: 0 is Madry et al., 0.5 the reproduction
+    report.
 
     Where we differ, and why:
     - The attack runs in eval mode. LeNet-5 has no layer that could tell.
@@ -31,10 +33,12 @@ class PGDAT(Method):
 
     def __post_init__(self) -> None:
         if not 0 <= self.mix <= 1:
-            raise CourseError(f"mix is {self.mix}; it is the clean share of a batch, from 0 (all attacked) to 1 (none).")
+            raise CourseError(f"mix is {self.mix}; it is the clean share of a batch, from 0 (all "
+                              "attacked) to 1 (none).")
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
-        attacked = torch.randperm(len(x), generator=at.generator)[round(self.mix * len(x)) :].to(x.device)
+        attacked = torch.randperm(len(x), generator=at.generator)[round(self.mix
+            * len(x)) :].to(x.device)
         z = x.clone()
         z[attacked] = self.attack(model, x[attacked], y[attacked], generator=at.generator)
         # min_f (1/B) sum_b CE(f(z_b), y_b): one cross-entropy over clean and attacked images alike

@@ -13,17 +13,20 @@ from course_lib.methods.base import Method, State, Step
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
     """KL(softmax p || softmax q) of each example, from logits; gradients flow through both."""
-    return F.kl_div(F.log_softmax(q, 1), F.log_softmax(p, 1), reduction="none", log_target=True).sum(1)
+    return F.kl_div(F.log_softmax(q, 1), F.log_softmax(p, 1), reduction="none",
+                    log_target=True).sum(1)
 
 
 @dataclass(frozen=True)
 class TRADES(Method):
-    """min_f mean CE(f(x), y) + beta * mean KL(p(x) || p(x')),  x' = argmax_{B(x, eps)} KL(p(x) || p(z))
+    """min_f mean CE(f(x), y) + beta * mean KL(p(x) || p(x')),  x' = argmax_{B(x, eps)} KL(p(x) ||
+    p(z))
 
     Where we differ, and why:
-    - The budget is 8/255 with steps of 2/255, as everywhere in the course; the authors' code has 0.031 and 0.007.
-    - The Gaussian start is projected at once, so that no iterate ever lies outside ball or box; the authors project
-      after the first step.
+    - The budget is 8/255 with steps of 2/255, as everywhere in the course; the authors' code has
+      0.031 and 0.007.
+    - The Gaussian start is projected at once, so that no iterate ever lies outside ball or box; the
+      authors project after the first step.
     """
 
     name = "trades"

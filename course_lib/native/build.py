@@ -1,4 +1,5 @@
-"""Builds lenet.cpp on first use, into the user's cache, and loads it; None, and one log line, where that cannot be done."""
+"""Builds lenet.cpp on first use, into the user's cache, and loads it; None, and one log line, where
+that cannot be done."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from course_lib.data import cache_dir
 
 log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("lenet.cpp")
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread", "-ffp-contract=fast", "-fno-math-errno", "-fopenmp-simd")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread", "-ffp-contract=fast",
+         "-fno-math-errno", "-fopenmp-simd")
 PATIENCE = 300  # seconds for a compiler that hangs
 
 
@@ -40,7 +42,8 @@ def compiler() -> str:
 
 
 def flags() -> list[str]:
-    """Later flags win: COURSE_NATIVE_FLAGS is for a sanitizer, another instruction set or a debugger."""
+    """Later flags win: COURSE_NATIVE_FLAGS is for a sanitizer, another instruction set or a
+    debugger."""
     return [*FLAGS, *os.environ.get("COURSE_NATIVE_FLAGS", "").split()]
 
 
@@ -55,7 +58,8 @@ def compiled(cxx: str, out: Path) -> Path:
 
 def key(cxx: str) -> str:
     """What the machine code depends on: a home folder may be shared by different machines."""
-    what = [SOURCE.read_text(), " ".join(flags()), _run([cxx, "--version"]).stdout, platform.machine(), _features()]
+    what = [SOURCE.read_text(), " ".join(flags()), _run([cxx, "--version"]).stdout,
+            platform.machine(), _features()]
     return hashlib.sha256("\0".join(what).encode()).hexdigest()[:16]
 
 
@@ -63,7 +67,8 @@ def library() -> ctypes.CDLL | None:
     """The kernel, built if need be, or None. COURSE_NATIVE=0 turns it off."""
     if os.environ.get("COURSE_NATIVE") == "0":
         return None
-    return _library(*(os.environ.get(word) for word in ("COURSE_CACHE", "CXX", "COURSE_NATIVE_FLAGS")))
+    return _library(*(os.environ.get(word) for word in ("COURSE_CACHE", "CXX",
+                                                        "COURSE_NATIVE_FLAGS")))
 
 
 @functools.cache
@@ -71,7 +76,8 @@ def _library(*settings: str | None) -> ctypes.CDLL | None:  # tried once under t
     try:
         return _kept(folder(), compiler())
     except (BuildError, OSError) as why:
-        log.warning("LeNet-5 runs on PyTorch, several times slower, as its C++ kernel is not to be had: %s", why)
+        log.warning("LeNet-5 runs on PyTorch, several times slower, as its C++ kernel is not to be "
+                    "had: %s", why)
         return None
 
 
@@ -82,7 +88,8 @@ def _kept(where: Path, cxx: str) -> ctypes.CDLL:
     except OSError:
         found = []
     for path in found:
-        if path.name == name + _digest(path):  # else half-written or damaged: loading it could crash
+        # else half-written or damaged: loading it could crash
+        if path.name == name + _digest(path):
             return _load(path)
     with tempfile.TemporaryDirectory() as scratch:
         fresh = compiled(cxx, Path(scratch) / "lenet.so")
@@ -99,7 +106,8 @@ def _keep(fresh: Path, where: Path, name: str) -> Path | None:
         os.replace(part, target)
         return target
     except OSError as why:
-        log.warning("The C++ kernel is built anew in each process, as it cannot be kept in %s: %s", where, why)
+        log.warning("The C++ kernel is built anew in each process, as it cannot be kept in %s: %s",
+                    where, why)
         return None
     finally:
         _remove(part)
@@ -119,11 +127,13 @@ def _digest(path: Path) -> str:
 
 def _load(path: Path) -> ctypes.CDLL:
     lib = ctypes.CDLL(str(path))
-    for door in ("lenet_walk", "lenet_pass", "lenet_lanes", "lenet_kept_size", "lenet_pool", "fab_nearest", "relu_of_norm"):
+    for door in ("lenet_walk", "lenet_pass", "lenet_lanes", "lenet_kept_size", "lenet_pool",
+                 "fab_nearest", "relu_of_norm"):
         if not hasattr(lib, door):
             raise BuildError(f"{path} lacks {door}")
     lib.lenet_kept_size.restype = ctypes.c_int64
-    if pool := getattr(ctypes.CDLL(None), "GOMP_parallel", None):  # of the OpenMP that PyTorch has loaded, where it has
+    # of the OpenMP that PyTorch has loaded, where it has
+    if pool := getattr(ctypes.CDLL(None), "GOMP_parallel", None):
         lib.lenet_pool(pool)
     return lib
 
@@ -138,8 +148,10 @@ def _features() -> str:
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}  # what is loaded under Python is not meant for a compiler
+    # what is loaded under Python is not meant for a compiler
+    env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False, env=env)
+        return subprocess.run(command, capture_output=True, text=True, errors="replace",
+                              timeout=PATIENCE, check=False, env=env)
     except (OSError, subprocess.TimeoutExpired) as why:
         raise BuildError(f"{command[0]}: {why}") from why

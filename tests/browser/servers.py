@@ -30,19 +30,22 @@ OPENING, PATIENCE = 120_000, 30_000  # milliseconds; a busy machine is slow, not
 
 
 def chromium() -> str:
-    """Where the browser is. In CI it must be there; elsewhere a test that needs it is skipped, and says so."""
+    """Where the browser is. In CI it must be there; elsewhere a test that needs it is skipped, and
+    says so."""
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None and os.environ.get("CI"):
         pytest.fail("There is no browser here, and CI must have one: .ci/run installs chromium.")
     if found is None:
-        pytest.skip(f"None of {', '.join(NAMES)} is installed: the explorer is not looked at in a browser.")
+        pytest.skip(f"None of {', '.join(NAMES)} is installed: the explorer is not looked at in a "
+                    "browser.")
     return found
 
 
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
     with sync_playwright() as p:
-        opened = p.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--no-proxy-server"])
+        opened = p.chromium.launch(executable_path=chromium(),
+                                   args=["--no-sandbox", "--no-proxy-server"])
         try:
             yield opened
         finally:
@@ -53,23 +56,29 @@ def command(kind: str, port: int) -> list[str]:
     venv = os.environ.get("COURSE_WIDGETS_VENV")
     python = str(ROOT / venv / "bin" / "python") if venv else sys.executable
     if kind == "voila":
-        return [python, "-m", "voila", NOTEBOOK, f"--port={port}", "--no-browser", "--Voila.ip=127.0.0.1", "--Voila.log_level=ERROR"]
+        return [python, "-m", "voila", NOTEBOOK, f"--port={port}", "--no-browser",
+                "--Voila.ip=127.0.0.1", "--Voila.log_level=ERROR"]
     root = ["--allow-root"] if os.geteuid() == 0 else []
-    return [python, "-m", "jupyterlab", f"--port={port}", "--no-browser", "--ip=127.0.0.1", "--IdentityProvider.token=",
-            "--ServerApp.password=", "--ServerApp.port_retries=0", "--ServerApp.log_level=ERROR", *root]
+    return [python, "-m", "jupyterlab", f"--port={port}", "--no-browser", "--ip=127.0.0.1",
+            "--IdentityProvider.token=",
+            "--ServerApp.password=", "--ServerApp.port_retries=0", "--ServerApp.log_level=ERROR",
+            *root]
 
 
 def surroundings(folder: Path) -> dict[str, str]:
     """Nothing of this machine's settings, and none left behind."""
-    own = {"JUPYTER_CONFIG_DIR": "config", "JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "spaces",
+    own = {"JUPYTER_CONFIG_DIR": "config", "JUPYTERLAB_SETTINGS_DIR": "settings",
+           "JUPYTERLAB_WORKSPACES_DIR": "spaces",
            "IPYTHONDIR": "ipython", "JUPYTER_RUNTIME_DIR": "runtime"}
     places = {name: str(folder / place) for name, place in own.items()}
-    return {**os.environ, **places, "PYTHONPATH": str(ROOT), "JUPYTER_PREFER_ENV_PATH": "1", "PYTHONWARNINGS": "ignore"}
+    return {**os.environ, **places, "PYTHONPATH": str(ROOT), "JUPYTER_PREFER_ENV_PATH": "1",
+            "PYTHONWARNINGS": "ignore"}
 
 
 @contextlib.contextmanager
 def server(kind: str, folder: Path, code: str) -> Iterator[str]:
-    """The address of a server on a folder whose one notebook holds `code`; it and all its kernels are gone afterwards."""
+    """The address of a server on a folder whose one notebook holds `code`; it and all its kernels
+    are gone afterwards."""
     cell = nbformat.v4.new_code_cell(code, id="explorer")
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), folder / NOTEBOOK)
@@ -77,12 +86,14 @@ def server(kind: str, folder: Path, code: str) -> Iterator[str]:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     with (folder / f"{kind}.log").open("wb") as log:
-        running = subprocess.Popen(command(kind, port), cwd=folder, env=surroundings(folder), stdin=subprocess.DEVNULL, stdout=log,
+        running = subprocess.Popen(command(kind, port), cwd=folder, env=surroundings(folder),
+                                   stdin=subprocess.DEVNULL, stdout=log,
                                    stderr=log, start_new_session=True)
         try:
             address = f"http://127.0.0.1:{port}"
             # Voilà executes a page that is asked for: its list of static files answers without
-            _await(f"{address}/api" if kind == "lab" else f"{address}/voila/static/none", running, folder / f"{kind}.log")
+            _await(f"{address}/api" if kind == "lab" else f"{address}/voila/static/none", running,
+                   folder / f"{kind}.log")
             yield f"{address}/lab/tree/{NOTEBOOK}" if kind == "lab" else address
         finally:
             _end(running)

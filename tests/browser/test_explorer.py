@@ -1,4 +1,5 @@
-"""The explorer as a reader meets it: every control is moved in a real browser, and the page is looked at, words and pixels."""
+"""The explorer as a reader meets it: every control is moved in a real browser, and the page is
+looked at, words and pixels."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from tests.browser.servers import KEPT, browser, opened, server
 
 CODE = "from course_lib.widgets import explore\nexplore(out='saved')"
 KINDS = ("voila", "lab")
-EXCHANGED = "old => { const i = document.querySelector('img.explorer-figure'); return i && i.src !== old && i.complete }"
+EXCHANGED = ("old => { const i = document.querySelector('img.explorer-figure'); return i && i.src "
+             "!== old && i.complete }")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,8 @@ def chrome() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def there(request: pytest.FixtureRequest, chrome: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Page, Path, str]]:
+def there(request: pytest.FixtureRequest, chrome: Browser,
+          tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Page, Path, str]]:
     """A page that shows the explorer, the folder of its kernel, and what serves it."""
     folder = tmp_path_factory.mktemp(request.param)
     with server(request.param, folder, CODE) as address:
@@ -48,7 +51,8 @@ class Seen:
         self.note = page.locator(".explorer-note")
 
     def after(self, act: Callable[[], object], words: str) -> str:
-        """Do something, wait until the note holds the words, and see that picture, text for the blind and pixels went along."""
+        """Do something, wait until the note holds the words, and see that picture, text for the
+        blind and pixels went along."""
         before, pixels = self.figure.get_attribute("src"), self.pixels()
         act()
         self.says(words)
@@ -68,10 +72,13 @@ class Seen:
 
     def says(self, words: str) -> None:
         try:
-            self.page.wait_for_function("words => document.querySelector('.explorer-note')?.innerText.includes(words)", arg=words)
+            self.page.wait_for_function(
+                "words => document.querySelector('.explorer-note')?.innerText.includes(words)",
+                arg=words)
         except TimeoutError:
             self.kept("failed")
-            raise AssertionError(f"The page does not say {words!r}, but: {self.note.inner_text()}") from None
+            raise AssertionError(
+                f"The page does not say {words!r}, but: {self.note.inner_text()}") from None
 
     def choose(self, label: str, option: str) -> None:
         self.page.get_by_label(label, exact=True).select_option(label=option)
@@ -106,22 +113,27 @@ def test_models_attack_and_budget(seen: Seen) -> None:
     assert "10/255" in seen.after(lambda: seen.slide("ArrowRight"), "10/255")
     seen.after(lambda: seen.slide("Home"), "at 0/255")
     seen.after(lambda: seen.slide("ArrowRight"), "at 2/255")
-    assert "exp1/natural" not in seen.after(lambda: seen.choose("Model", "exp1/pgd-at-mixed"), "exp1/pgd-at-mixed: average")
-    assert seen.after(lambda: seen.choose("beside", "(no second model)"), "exp1/pgd-at-mixed").count("average") == 1
+    assert "exp1/natural" not in seen.after(lambda: seen.choose("Model", "exp1/pgd-at-mixed"),
+                                            "exp1/pgd-at-mixed: average")
+    assert seen.after(lambda: seen.choose("beside", "(no second model)"),
+                      "exp1/pgd-at-mixed").count("average") == 1
     seen.after(lambda: seen.choose("beside", "exp3/remargin-05"), "exp3/remargin-05: average")
 
 
 def test_every_view(seen: Seen) -> None:
     seen.choose("Model", "exp1/natural")
-    heads = {"All budgets": "against the budget", "Confusion matrix": "Confusion matrices", "Images of a cell": "Shown: 1 to",
-             "One image": "Test image", "Source and target": "is lost soonest", "Scores": "CAU: accuracy of each class",
+    heads = {"All budgets": "against the budget", "Confusion matrix": "Confusion matrices",
+             "Images of a cell": "Shown: 1 to",
+             "One image": "Test image", "Source and target": "is lost soonest",
+             "Scores": "CAU: accuracy of each class",
              "Training": "Training of exp1/natural",
              "Errors by class": "95 % intervals"}
     for name, words in heads.items():
         seen.after(lambda name=name: seen.press(name), words)
         seen.kept(name.lower().replace(" ", "-"))
     seen.after(lambda: seen.press("Scores"), "CAU: accuracy of each class")
-    seen.after(lambda: seen.choose("score", "CRU_s, pgd20 at 16/255"), "success of pgd20 at 16/255 on each class")
+    seen.after(lambda: seen.choose("score", "CRU_s, pgd20 at 16/255"),
+               "success of pgd20 at 16/255 on each class")
     seen.kept("score-chosen")
     seen.after(lambda: seen.press("Training"), "Training of exp1/natural")
     seen.after(lambda: seen.press("second model"), "Training of exp3/remargin-05")
@@ -136,7 +148,8 @@ def test_from_a_cell_to_its_images_and_to_one_of_them(seen: Seen) -> None:
     seen.choose("taken for", "Bag")
     seen.says("are taken for Bag")
     seen.after(lambda: seen.choose("taken for", "Coat"), "are taken for Coat")
-    seen.after(lambda: seen.press("Show the images of this cell"), "images of Shirt are taken for Coat by exp1/natural")
+    seen.after(lambda: seen.press("Show the images of this cell"),
+               "images of Shirt are taken for Coat by exp1/natural")
     first = seen.after(lambda: seen.press("Show this image"), "Test image")
     assert seen.after(lambda: seen.fill("image", "2"), "says") != first
     seen.press("Confusion matrix")
@@ -154,7 +167,8 @@ def test_attack_now(seen: Seen) -> None:
     seen.fill("images a class", "3")
     seen.press("Attack now")
     seen.says("cw20 at 2/255 on 30 test images")
-    seen.page.get_by_text(re.compile(r"^(\d+) of \1$")).wait_for()  # the progress bar came to its end
+    # the progress bar came to its end
+    seen.page.get_by_text(re.compile(r"^(\d+) of \1$")).wait_for()
     seen.kept("attack-now")
     seen.after(lambda: seen.choose("Attack", "PGD-20, precomputed"), "10000 test images")
 
@@ -173,17 +187,20 @@ def test_table_and_saving(seen: Seen, there: tuple[Page, Path, str]) -> None:
     seen.fill("only rows with", "exp1 trades")
     seen.says("0 of ")
     seen.fill("only rows with", "exp1")
-    page.wait_for_function("n => { const k = document.querySelectorAll('table tbody tr').length; return k > 0 && k < n }", arg=many)
+    page.wait_for_function("n => { const k = document.querySelectorAll('table tbody tr').length; "
+                           "return k > 0 && k < n }", arg=many)
     seen.choose("sorted by", "robust 8/255 worst")
     seen.says("sorted by robust 8/255 worst")
     page.get_by_label("largest first").check()
-    page.wait_for_function("document.querySelector('table tbody tr td').innerText.includes('exp1/natural')")
+    page.wait_for_function("document.querySelector('table tbody tr "
+                           "td').innerText.includes('exp1/natural')")
     seen.kept("table")
     seen.press("Save the numbers (CSV)")
     link = page.get_by_role("link", name="download it")
     page.get_by_text("table-4.csv").wait_for()
     written = (folder / "saved" / "table-4.csv").read_text()
-    assert base64.b64decode((link.get_attribute("href") or "").partition(",")[2]).decode() == written
+    assert base64.b64decode((link.get_attribute("href")
+                             or "").partition(",")[2]).decode() == written
     errors = [float(r["robust 8/255 worst"]) for r in csv.DictReader(io.StringIO(written))]
     assert len(errors) == rows.count() > 1 and errors == sorted(errors, reverse=True)
 
@@ -191,7 +208,8 @@ def test_table_and_saving(seen: Seen, there: tuple[Page, Path, str]) -> None:
 def test_runs_of_ones_own(seen: Seen, there: tuple[Page, Path, str]) -> None:
     _, folder, _ = there
     data, optim = load("fashion-mnist", limit=200), Optim(batch=50)
-    fit(build("lenet5"), METHODS["natural"](), data, epochs=1, optim=optim, seed=0, progress=False, store=Store(folder / "runs" / "mine"))
+    fit(build("lenet5"), METHODS["natural"](), data, epochs=1, optim=optim, seed=0, progress=False,
+        store=Store(folder / "runs" / "mine"))
     seen.press("Errors by class")
     seen.says("95 % intervals")
     seen.fill("Your own runs, in", "not-there")
@@ -220,5 +238,6 @@ def test_the_keyboard_reaches_every_control(seen: Seen) -> None:
             const what = e.getAttribute('role') || e.type || e.className || '';
             return [e.tagName, what, e.innerText || e.labels?.[0]?.innerText || ''].join(' ') }"""))
     all_of_it = "\n".join(reached)
-    for part in ("SELECT select-one", "slider", "BUTTON", "Errors by class", "Table", "Save the numbers", "Open the folder"):
+    for part in ("SELECT select-one", "slider", "BUTTON", "Errors by class", "Table",
+                 "Save the numbers", "Open the folder"):
         assert part in all_of_it, f"{part} was not reached:\n{all_of_it}"

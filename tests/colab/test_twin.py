@@ -1,7 +1,7 @@
-"""The course as a student in Colab meets it, in this Python and with a stand-in for Colab. `make colab-twin` does all of it, and with
-Colab's versions.
-
-One machine for the file: a Python without the course, an empty folder, and the repository only as a git address.
+"""The course as a student in Colab meets it, in this Python and with a stand-in for Colab. `make
+colab-twin` does all of it, and with Colab's versions.
+ One machine for the file: a Python without the course, an empty folder, and the repository only as
+a git address.
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ from tools.colab_twin import (
 )
 from tools.common import ROOT, ToolError, sources
 
-NOTEBOOKS = [path for source in sources() if (path := source.with_suffix(".ipynb")).is_file()]  # one that is not made yet is another test's
+# one that is not made yet is another test's
+NOTEBOOKS = [path for source in sources() if (path := source.with_suffix(".ipynb")).is_file()]
 START = NOTEBOOKS[0]
 
 
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Twin:
     home = tmp_path_factory.mktemp("twin")
-    # what is compiled is shared with the other tests; how long that takes is measured by `make colab-twin`
-    return Twin(borrowed(home / "venv"), home, repository(home), {"COURSE_CACHE": os.environ["COURSE_CACHE"]})
+    # what is compiled is shared with the other tests; how long that takes is measured by `make
+    # colab-twin`
+    return Twin(borrowed(home / "venv"), home, repository(home),
+                {"COURSE_CACHE": os.environ["COURSE_CACHE"]})
 
 
 @pytest.fixture(autouse=True)
@@ -53,13 +56,15 @@ def another_machine(twin: Twin) -> Iterator[None]:
 
 def test_the_twin_has_no_course_before_the_setup_cell(twin: Twin) -> None:
     script = "import importlib.util as u, torch, google.colab; print(u.find_spec('course_lib'))"
-    done = subprocess.run([str(twin.python), "-c", script], cwd=twin.content, env=twin.environment(), capture_output=True, text=True)
+    done = subprocess.run([str(twin.python), "-c", script], cwd=twin.content,
+                          env=twin.environment(), capture_output=True, text=True)
     assert (done.stdout.strip(), done.returncode) == ("None", 0), done.stderr
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_setup_cell_is_the_same_everywhere(path: Path) -> None:
-    cells = [cell for cell in nbformat.read(path, as_version=4).cells if "setup" in cell.metadata.get("tags", [])]
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells
+             if "setup" in cell.metadata.get("tags", [])]
     assert [cell.source for cell in cells] == [setup_code()]
     assert cells[0].metadata["cellView"] == "form"
 
@@ -89,7 +94,8 @@ def in_fresh_folders(twin: Twin, scripts: list[str], **words: str) -> list[str]:
         folder.mkdir()
     orders = json.dumps(dict(zip(map(str, folders), scripts, strict=True)))
     command = [str(twin.python), "-c", FORKS]
-    done = subprocess.run(command, input=orders, cwd=twin.content, env=twin.environment(**words), capture_output=True, text=True)
+    done = subprocess.run(command, input=orders, cwd=twin.content, env=twin.environment(**words),
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.split("-----\n")[:-1]
 
@@ -99,12 +105,15 @@ def test_the_setup_cell_and_the_imports_of_every_notebook(twin: Twin) -> None:
     for path in NOTEBOOKS:
         cells = [cell for cell in opened(path, twin.address).cells if cell.cell_type == "code"]
         setup = next(cell.source for cell in cells if "setup" in cell.metadata.get("tags", []))
-        imports = [line for cell in cells for line in cell.source.splitlines() if re.match(r"(from|import) .*[^(\\]$", line)]
-        scripts.append("\n".join([setup, *imports, "import course_lib", "assert course_lib.__file__.startswith(os.getcwd())"]))
+        imports = [line for cell in cells for line in cell.source.splitlines()
+                   if re.match(r"(from|import) .*[^(\\]$", line)]
+        scripts.append("\n".join([setup, *imports, "import course_lib",
+                                  "assert course_lib.__file__.startswith(os.getcwd())"]))
     for path, told in zip(NOTEBOOKS, in_fresh_folders(twin, scripts), strict=True):
         line = r"Colab: Python \S+, torch \S+, CPU, \d+ threads\. Results go to \S+ only\. When Colab .*\n"
         assert re.fullmatch(line, told), f"{path.stem}: {told}"
-    assert all({p.name for p in folder.iterdir()} == {"course"} for folder in twin.content.iterdir()), "only the clone is left behind"
+    assert all({p.name for p in folder.iterdir()} == {"course"}
+               for folder in twin.content.iterdir()), "only the clone is left behind"
 
 
 def test_what_the_setup_cell_says_when_it_cannot_go_on(twin: Twin) -> None:
@@ -114,7 +123,8 @@ def test_what_the_setup_cell_says_when_it_cannot_go_on(twin: Twin) -> None:
     no_package = "import sys\nsys.modules['safetensors'] = None\n"
     good = setup_code(twin.address)
     ticked = good.replace("SAVE_TO_DRIVE = False", "SAVE_TO_DRIVE = True")
-    elsewhere, placeholder = setup_code("file:///nowhere/course.git"), setup_code("https://example.org/x")
+    elsewhere, placeholder = setup_code("file:///nowhere/course.git"), setup_code(
+        "https://example.org/x")
     scripts = [old + good, elsewhere, bare + good, placeholder, no_package + good, ticked]
     wanted = [
         r"RuntimeError: The course needs Python 3\.11 or later, .* In Colab: Runtime, Change runtime type",
@@ -122,9 +132,11 @@ def test_what_the_setup_cell_says_when_it_cannot_go_on(twin: Twin) -> None:
         r"RuntimeError: The course could not be fetched from .* \(git is not installed\)",
         r"RuntimeError: course_lib was not found, and the project has no public address yet: open this notebook inside a clone\.",
         r"RuntimeError: This Python has no safetensors\. Run `%pip install --no-deps safetensors`",
-        r"Colab: Python .* only\. When Colab takes the machine away",  # Drive is refused: a warning, and the course goes on
+        # Drive is refused: a warning, and the course goes on
+        r"Colab: Python .* only\. When Colab takes the machine away",
     ]
-    for told, words in zip(in_fresh_folders(twin, scripts, TWIN_DRIVE="refused"), wanted, strict=True):
+    for told, words in zip(in_fresh_folders(twin, scripts, TWIN_DRIVE="refused"), wanted,
+                           strict=True):
         assert re.search(words, told), told
 
 
@@ -145,12 +157,16 @@ def test_the_first_notebook_whole_without_drive(twin: Twin) -> None:
 def test_a_training_is_killed_and_goes_on_on_another_machine(twin: Twin) -> None:
     """Drive is asked for once on each machine, and has what the second one needs."""
     before = twin.mounts
-    assert re.fullmatch(r"killed after batch \d+, went on from there on another machine", killed_and_resumed(twin, START, "run = fit("))
+    assert re.fullmatch(r"killed after batch \d+, went on from there on another machine",
+                        killed_and_resumed(twin, START, "run = fit("))
     assert twin.mounts == before + 2
 
 
-@pytest.mark.parametrize(("steps", "goes_on"), [({192, 288}, True), ({288}, True), ({96, 192, 288}, False), ({192}, False), (set(), False)])
-def test_a_training_that_begins_anew_is_not_taken_for_one_that_goes_on(tmp_path: Path, steps: set[int], goes_on: bool) -> None:
+@pytest.mark.parametrize(("steps", "goes_on"),
+                         [({192, 288}, True), ({288}, True), ({96, 192, 288}, False),
+                          ({192}, False), (set(), False)])
+def test_a_training_that_begins_anew_is_not_taken_for_one_that_goes_on(tmp_path: Path,
+        steps: set[int], goes_on: bool) -> None:
     class Told(Twin):
         """Two runs that are only told of."""
 
@@ -159,7 +175,8 @@ def test_a_training_that_begins_anew_is_not_taken_for_one_that_goes_on(tmp_path:
             store.mkdir(parents=True, exist_ok=True)
             for step in (96, 192) if kill else ():
                 (store / f"ckpt-{step}-abc.ok").touch()
-            return Watch({"00/small": {96, 192} if kill else steps, "other": {3}}, killed="00/small" if kill else "")
+            return Watch({"00/small": {96, 192} if kill else steps, "other": {3}}, killed="00/small"
+                         if kill else "")
 
     told = Told(Path("python"), tmp_path, "file:///nowhere")
     if goes_on:
@@ -172,19 +189,23 @@ def test_a_training_that_begins_anew_is_not_taken_for_one_that_goes_on(tmp_path:
 def test_what_the_course_asks_for_is_what_colab_has() -> None:
     """So that nothing is installed there, least of all torch or numpy."""
     have = versions()
-    asked = [Requirement(line) for line in (ROOT / "requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
+    asked = [Requirement(line) for line in (ROOT / "requirements.txt").read_text().splitlines()
+             if line and not line.startswith("#")]
     absent = {r.name for r in asked} - have.keys()
     assert absent == {"nbval"}, "checks notebooks; no notebook imports it"
     for requirement in asked:
-        assert [s.operator for s in requirement.specifier] == [">="], f"{requirement}: lower bounds only"
+        assert [s.operator for s in requirement.specifier] == [
+            ">="], f"{requirement}: lower bounds only"
         if version := have.get(requirement.name, ""):
-            assert requirement.specifier.contains(version.replace("*", "0")), f"Colab has {requirement.name} {version}"
+            assert requirement.specifier.contains(version.replace("*",
+                "0")), f"Colab has {requirement.name} {version}"
     assert Version(have["python"].replace(".*", "")) >= Version("3.11")
 
 
 def test_the_list_of_versions_says_of_when_it_is_and_where_it_was_read() -> None:
     lists = sorted(HERE.glob("versions-*.txt"))
-    assert lists and all(re.fullmatch(r"versions-20\d\d-(0[1-9]|1[0-2])\.txt", p.name) for p in lists)
+    assert lists and all(re.fullmatch(r"versions-20\d\d-(0[1-9]|1[0-2])\.txt", p.name)
+                         for p in lists)
     assert all("googlecolab/backend-info" in p.read_text(encoding="utf-8") for p in lists)
 
 

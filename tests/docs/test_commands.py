@@ -1,6 +1,7 @@
-"""Every command that README, CONTRIBUTING and docs/ tell a reader to run is run here, in an empty folder, shortened where it is long.
-
-COMMANDS says for each how: a new command in a text without an entry here fails, and so does an entry that no text has any more.
+"""Every command that README, CONTRIBUTING and docs/ tell a reader to run is run here, in an empty
+folder, shortened where it is long.
+ COMMANDS says for each how: a new command in a text without an entry here fails, and so does an
+entry that no text has any more.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ STARTS = ("make", "python", ".venv/bin/python", "git", "pip", "cd", ".ci/run", "
 
 
 def commands() -> dict[str, str]:
-    """Command -> the text that has it: lines of ```bash blocks, and `words like these` that begin as a command does."""
+    """Command -> the text that has it: lines of ```bash blocks, and `words like these` that begin
+    as a command does."""
     found = {}
     for path in TEXTS:
         text = re.sub(r"```diff\n.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
@@ -38,7 +40,8 @@ def commands() -> dict[str, str]:
         lines = [line.strip() for block in blocks for line in block.splitlines()]
         spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
         found.update({line: path.name for line in lines if line and not line.startswith("#")})
-        found.update({span: path.name for span in spans if (span.split()[0] in STARTS and " " in span) or span in {".ci/run"}})
+        found.update({span: path.name for span in spans
+                      if (span.split()[0] in STARTS and " " in span) or span in {".ci/run"}})
     return found
 
 
@@ -51,7 +54,9 @@ def cli(line: str) -> None:
 
 
 def shell(line: str, folder: Path) -> str:
-    done = subprocess.run(line, shell=True, cwd=folder, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True,
+    done = subprocess.run(line, shell=True, cwd=folder,
+                          env={**os.environ, "PYTHON": sys.executable}, capture_output=True,
+                          text=True,
                           stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"{line}\n{done.stdout[-1500:]}{done.stderr[-1500:]}"
     return done.stdout
@@ -64,7 +69,8 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def clone(empty: Path) -> Path:
-    """What the first two lines of the README make, but with one small notebook as the course, and with this .venv."""
+    """What the first two lines of the README make, but with one small notebook as the course, and
+    with this .venv."""
     lines = [line for line in commands() if line.startswith(("git clone", "cd "))]
     shell(lines[0].replace(address(), repository(empty)), empty)
     folder = empty / "course"
@@ -75,7 +81,8 @@ def clone(empty: Path) -> Path:
     (folder / ".venv").mkdir()
     for part in (path for path in Path(sys.prefix).iterdir() if path.name != ".ready"):
         (folder / ".venv" / part.name).symlink_to(part)
-    (folder / ".venv" / ".ready").touch()  # newer than what says what to install: make must not install into a .venv that is borrowed
+    # newer than what says what to install: make must not install into a .venv that is borrowed
+    (folder / ".venv" / ".ready").touch()
     assert "pip" not in shell("make -n run", folder)
     return folder
 
@@ -98,7 +105,8 @@ def shortened(cuts: str) -> Callable[[str, Path], None]:
 
 
 def understood(line: str, folder: Path) -> None:
-    """What takes a GPU, eight of them or a cluster: the course's own words are read, and the recipes are there."""
+    """What takes a GPU, eight of them or a cluster: the course's own words are read, and the
+    recipes are there."""
     words = parser().parse_args(shlex.split(line.partition("-m course_lib ")[2]))
     assert matching(RECIPES, getattr(words, "patterns", None) or [words.recipe])
 
@@ -146,7 +154,8 @@ COMMANDS: dict[str, Callable[[str, Path], None]] = {
     "python -m course_lib list": shortened(""),
     "python -m course_lib train exp1/pgd-at --seed 0": shortened("--limit 200 --epochs 1"),
     "python -m course_lib evaluate exp1/pgd-at --seed 0 --per-class 100": shortened("--per-class 2"),
-    "python -m course_lib evaluate exp1/pgd-at --seed 0 --per-class 100 --models runs": understood,  # tests/test_cli.py does it
+    # tests/test_cli.py does it
+    "python -m course_lib evaluate exp1/pgd-at --seed 0 --per-class 100 --models runs": understood,
     "python -m course_lib sweep cifar10 --models FOLDER": understood,
     "python -m course_lib results --json": shortened(""),
 }
@@ -158,7 +167,8 @@ def test_every_command_of_the_texts_is_known_here_and_the_other_way_round() -> N
     assert [line for line in COMMANDS if line not in found] == []
 
 
-SLOW_FIRST = sorted(COMMANDS, key=lambda line: line != "make notebooks")  # what it executes, `make run` and the checks use
+# what it executes, `make run` and the checks use
+SLOW_FIRST = sorted(COMMANDS, key=lambda line: line != "make notebooks")
 
 
 @pytest.mark.parametrize("line", SLOW_FIRST)
@@ -174,10 +184,13 @@ def test_make_run_and_make_notebooks_left_what_they_promise(clone: Path) -> None
     assert (clone / "notebooks" / "00_demo.ipynb").is_file()
 
 
-def test_the_readmes_python_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_readmes_python_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch,
+                                              tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"(?m)^ *```python\n(.*?)^ *```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    blocks = re.findall(r"(?m)^ *```python\n(.*?)^ *```",
+                        (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
     assert len(blocks) == 1
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(
+            io.StringIO()):
         exec(re.sub(r"(?m)^  ", "", blocks[0]).replace("per_class(100)", "per_class(5)"), {})
     assert out.getvalue().startswith("[")

@@ -1,4 +1,5 @@
-"""What the texts show is of today's reports, what they link to is there, and what is released holds what it must."""
+"""What the texts show is of today's reports, what they link to is there, and what is released holds
+what it must."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from tools.common import ROOT, ToolError, sources
 from tools.readme_results import FIGURE, SHOWN, draw, source_of_figure, written
 from tools.wheel import build
 
-TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
+         *sorted((ROOT / "docs").glob("*.md"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -43,7 +45,8 @@ def test_a_new_report_shows_in_the_figures_source(monkeypatch: pytest.MonkeyPatc
     from tools import readme_results
 
     real, before = readme_results.load_reports, source_of_figure()
-    monkeypatch.setattr(readme_results, "load_reports", lambda name, eps: real(name, eps=eps)[:-1] if name in SHOWN.values() else None)
+    monkeypatch.setattr(readme_results, "load_reports", lambda name, eps: real(name, eps=eps)[:-1]
+                        if name in SHOWN.values() else None)
     assert source_of_figure() != before
 
 
@@ -51,7 +54,8 @@ def test_the_readme_is_short_and_says_what_a_stranger_asks() -> None:
     prose = re.sub(r"(?s)<!-- (results|cifar10|figure) -->.*?<!-- /\1 -->", "", README)
     assert len(prose.split()) < 900
     headings = re.findall(r"(?m)^## (.+)$", README)
-    assert headings == ["Two commands", "Three journeys", "Results at a glance", "Speed", "What is not promised", "Where things are"]
+    assert headings == ["Two commands", "Three journeys", "Results at a glance", "Speed",
+                        "What is not promised", "Where things are"]
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
@@ -70,7 +74,9 @@ def test_the_syllabus_sends_nobody_to_a_section_that_is_not_there() -> None:
     assert [sum(int(m) for m in re.findall(r"(?m)^\| (\d+) \|", s)) for s in sessions] == [90] * 4
     have = {}
     for source in (source for source in sources() if source.with_suffix(".ipynb").is_file()):
-        prose = "\n".join(c.source for c in nbformat.read(source.with_suffix(".ipynb"), as_version=4).cells if c.cell_type == "markdown")
+        prose = "\n".join(c.source for c in nbformat.read(source.with_suffix(".ipynb"),
+                                                          as_version=4).cells
+                          if c.cell_type == "markdown")
         have[source.stem[:2]] = {int(n) for n in re.findall(r"(?m)^## (\d+) ·", prose)}
     for number, words in re.findall(r"\b(0\d)(?:\]\([^)]*\))?,? sections? ([\d, toand]+)", text):
         assert {int(n) for n in re.findall(r"\d+", words)} <= have[number], f"{number}: {words}"
@@ -80,16 +86,20 @@ def test_the_syllabus_sends_nobody_to_a_section_that_is_not_there() -> None:
 def test_the_wheel_holds_the_data_and_works_by_itself(tmp_path: Path) -> None:
     wheel = build(tmp_path)
     names = zipfile.ZipFile(wheel).namelist()
-    assert any("embedded/fashion-mnist/" in name for name in names) and any(name.endswith("lenet.cpp") for name in names)
-    assert not [name for name in names if name.startswith("tests/") or "__pycache__" in name or name.endswith(".so")]
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(tmp_path / "site"), str(wheel)]
+    assert any("embedded/fashion-mnist/" in name
+               for name in names) and any(name.endswith("lenet.cpp") for name in names)
+    assert not [name for name in names if name.startswith("tests/") or "__pycache__" in name
+                or name.endswith(".so")]
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index",
+               "--target", str(tmp_path / "site"), str(wheel)]
     subprocess.run(install, check=True, capture_output=True, stdin=subprocess.DEVNULL)
     script = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); import course_lib, json\n"
         "d = course_lib.load('fashion-mnist', limit=1000)\n"
         "print(json.dumps([course_lib.__file__, len(d.train), len(d.val), len(d.test)]))"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True,
+                          text=True, check=True)
     place, *lengths = json.loads(done.stdout)
     assert place.startswith(str(tmp_path)) and lengths == [800, 200, 10000]
 
@@ -115,12 +125,14 @@ def test_ci_runs_only_targets_and_tools_that_exist() -> None:
             assert (ROOT / name).exists(), f"{path.name}: {name}"
 
 
-def test_a_benchmark_replaces_its_own_table_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_replaces_its_own_table_and_no_other(tmp_path: Path,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmarks, "OUT", tmp_path)
     old = benchmarks.README.read_text(encoding="utf-8").partition(benchmarks.MARK)[2].strip()
     assert benchmarks.report(old).strip() == old
     title = "The explorer (sliders and zoo: median of 20)"
-    made = {"title": title, "machine": {"cpu": "of another kind"}, "head": ["a"], "rows": [[1]], "raw": {}}
+    made = {"title": title, "machine": {"cpu": "of another kind"}, "head": ["a"], "rows": [[1]],
+            "raw": {}}
     (tmp_path / "explorer.json").write_text(json.dumps(made))
     before, after = old.split("\n## "), benchmarks.report(old).strip().split("\n## ")
     (new,) = [b for a, b in zip(before, after, strict=True) if a != b]

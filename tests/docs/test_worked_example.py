@@ -1,4 +1,5 @@
-"""The worked example of CONTRIBUTING.md: its diff applies to the project as it is, and what it says to run runs."""
+"""The worked example of CONTRIBUTING.md: its diff applies to the project as it is, and what it says
+to run runs."""
 
 from __future__ import annotations
 
@@ -23,19 +24,24 @@ DIFF = re.findall(r"```diff\n(.*?)```", TEXT, re.S)
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project with the diff applied."""
     folder = tmp_path_factory.mktemp("worked")
-    forget = shutil.ignore_patterns("__pycache__", "faults", "colab", "docs", "notebooks", "browser")
+    forget = shutil.ignore_patterns("__pycache__", "faults", "colab", "docs", "notebooks",
+                                    "browser")
     for name in ("course_lib", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=forget)
-    (folder / "pytest.ini").write_text("[pytest]\npythonpath = . tests\naddopts = --import-mode=importlib -p no:nbval\n")
+    (folder / "pytest.ini").write_text("[pytest]\npythonpath = . tests\naddopts = "
+                                       "--import-mode=importlib -p no:nbval\n")
     (diff,) = DIFF
-    done = subprocess.run(["git", "apply", "-"], cwd=folder, input=diff, capture_output=True, text=True)
-    assert done.returncode == 0, f"the diff in CONTRIBUTING.md does not fit the project any more:\n{done.stderr}"
+    done = subprocess.run(["git", "apply", "-"], cwd=folder, input=diff, capture_output=True,
+                          text=True)
+    assert (done.returncode
+            == 0), f"the diff in CONTRIBUTING.md does not fit the project any more:\n{done.stderr}"
     return folder
 
 
 def call(copy: Path, *words: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(copy)}
-    done = subprocess.run([sys.executable, *words], cwd=copy, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run([sys.executable, *words], cwd=copy, env=environment, capture_output=True,
+                          text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -45,7 +51,8 @@ def test_the_example_is_not_in_the_project_already() -> None:
 
 
 def test_its_own_tests_and_those_over_all_methods_take_it_in(copy: Path) -> None:
-    told = call(copy, "-m", "pytest", "-q", "tests/test_smooth_at.py", "tests/test_methods.py", "-k", "smooth_at")
+    told = call(copy, "-m", "pytest", "-q", "tests/test_smooth_at.py", "tests/test_methods.py",
+                "-k", "smooth_at")
     passed = re.search(r"(\d+) passed", told)
     assert passed and int(passed[1]) >= 8, told
 
@@ -54,9 +61,11 @@ def test_the_command_below_it_trains_it(copy: Path) -> None:
     (line,) = re.findall(r"(?m)^python -m course_lib (train mine/smooth-at .*)$", TEXT)
     words = line.replace("--limit 2000", "--limit 200").replace("--epochs 2", "--epochs 1").split()
     record = json.loads(call(copy, "-m", "course_lib", *words, "--json"))
-    assert record["made_from"]["recipe"]["method"] == {**record["made_from"]["recipe"]["method"], "name": "smooth_at", "smoothing": 0.1}
+    assert record["made_from"]["recipe"]["method"] == {**record["made_from"]["recipe"]["method"],
+                                                       "name": "smooth_at", "smoothing": 0.1}
 
 
 def test_its_style_is_the_projects(copy: Path) -> None:
-    files = [str(copy / "course_lib" / "methods" / "smooth_at.py"), str(copy / "tests" / "test_smooth_at.py")]
+    files = [str(copy / "course_lib" / "methods" / "smooth_at.py"),
+             str(copy / "tests" / "test_smooth_at.py")]
     call(copy, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), *files)

@@ -20,7 +20,8 @@ class Server:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.server"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.faults.server"], cwd=ROOT, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True
         )
 
     def _ask(self, **order: Any) -> int:

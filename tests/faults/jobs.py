@@ -1,4 +1,5 @@
-"""What the children of the warm process do (see server.py). Each job may be killed at any moment."""
+"""What the children of the warm process do (see server.py). Each job may be killed at any
+moment."""
 
 from __future__ import annotations
 
@@ -30,33 +31,41 @@ EPOCHS, BATCH, IMAGES = 4, 8, 60  # the last batch of an epoch is a short one
 
 @dataclass(frozen=True)
 class Stateful(Method):
-    """A method with everything a method may have: a memory, statistics, noise, and an update every few batches."""
+    """A method with everything a method may have: a memory, statistics, noise, and an update every
+    few batches."""
 
     update_every = 3
 
     def init_state(self, n_classes: int) -> dict[str, Tensor]:
         return {"weights": torch.ones(n_classes), "updates": torch.zeros((), dtype=torch.int64)}
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor], at: Step) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor],
+             at: Step) -> tuple[Tensor, dict[str, Tensor]]:
         noise = torch.randn(x.shape, generator=at.generator)
-        losses = F.cross_entropy(model(x + 0.1 * noise), y, weight=state["weights"], reduction="none")
-        return losses.mean(), {"by class": torch.zeros(len(state["weights"])).index_add(0, y, losses.detach())}
+        losses = F.cross_entropy(model(x + 0.1 * noise), y, weight=state["weights"],
+                                 reduction="none")
+        return losses.mean(), {"by class": torch.zeros(len(state["weights"])).index_add(0, y,
+            losses.detach())}
 
     def update(self, state: dict[str, Tensor], report: object, at: Step) -> dict[str, Tensor]:
         seen = at.stats.get("by class", torch.zeros(len(state["weights"])))
-        return {"weights": 0.9 * state["weights"] + 0.1 * (1 + torch.softmax(seen, 0)), "updates": state["updates"] + 1}
+        return {"weights": 0.9 * state["weights"] + 0.1 * (1 + torch.softmax(seen, 0)),
+                "updates": state["updates"] + 1}
 
 
 METHODS = {"natural": Natural(), "pgd_at": PGDAT(PGD(steps=2)), "stateful": Stateful()}
 
 
 def training(name: str) -> tuple[nn.Module, Method, Split, Optim]:
-    """A small training with a running average in the model, momentum or moments, and a rate that drops within the run."""
+    """A small training with a running average in the model, momentum or moments, and a rate that
+    drops within the run."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
-        layers = [nn.Conv2d(1, 4, 5, stride=4), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(196, 4)]
+        layers = [nn.Conv2d(1, 4, 5, stride=4), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(),
+                  nn.Linear(196, 4)]
         model = nn.Sequential(*layers)
-        x, y = torch.randint(0, 256, (IMAGES, 1, 32, 32), dtype=torch.uint8), torch.randint(0, 4, (IMAGES,))
+        x, y = torch.randint(0, 256, (IMAGES, 1, 32, 32), dtype=torch.uint8), torch.randint(0, 4,
+            (IMAGES,))
     optim = (
         Optim("sgd", lr=0.05, batch=BATCH, momentum=0.9, drops=((2, 0.5),))
         if name == "natural"
@@ -77,7 +86,8 @@ class LoggedStore(Store):
 
 
 def train(folder: str | None, name: str, log: str, out: str, save_every: float) -> None:
-    """Train to the end, from wherever an earlier job was killed; write down each step, and at the end the weights' hash.
+    """Train to the end, from wherever an earlier job was killed; write down each step, and at the
+    end the weights' hash.
 
     Without a folder: the same training without a store.
     """
@@ -90,17 +100,20 @@ def train(folder: str | None, name: str, log: str, out: str, save_every: float) 
     store = None if folder is None else LoggedStore(folder)
     hook = register_optimizer_step_post_hook(lambda *_: write("step", -1))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*cut short")  # a kill between the bytes and their marker
+        # a kill between the bytes and their marker
+        warnings.filterwarnings("ignore", ".*cut short")
         if store is not None:
             store.log = write
             before = store.latest()
             write("start", before[0] if before else 0)
-        run = fit(model, method, split, epochs=EPOCHS, optim=optim, seed=3, store=store, progress=False, save_every=save_every)
+        run = fit(model, method, split, epochs=EPOCHS, optim=optim, seed=3, store=store,
+                  progress=False, save_every=save_every)
     hook.remove()
     digest = hashlib.sha256()
     for tensor in run.model.state_dict().values():
         digest.update(tensor.contiguous().numpy().tobytes())
-    history = [{key: value for key, value in epoch.items() if key != "seconds"} for epoch in run.history]
+    history = [{key: value for key, value in epoch.items() if key != "seconds"}
+               for epoch in run.history]
     part = Path(out).with_suffix(".part")
     part.write_text(json.dumps({"weights": digest.hexdigest(), "history": history}))
     part.rename(out)  # a kill in between leaves no half of it

@@ -1,7 +1,7 @@
-"""A warm process that forks a child a job: importing torch costs seconds, forking costs milliseconds.
-
-Reads one JSON object a line: {"job": name, "words": {...}} is answered with the child's number at once, {"wait": number}
-with how it ended (0, an exit code, or minus the signal that killed it).
+"""A warm process that forks a child a job: importing torch costs seconds, forking costs
+milliseconds.
+ Reads one JSON object a line: {"job": name, "words": {...}} is answered with the child's number at
+once, {"wait": number} with how it ended (0, an exit code, or minus the signal that killed it).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def main() -> None:
 
 
 def warm_up() -> None:
-    """Let torch do its late imports here, once. No backward pass: its threads would not survive a fork."""
+    """Let torch do its late imports here, once. No backward pass: its threads would not survive a
+    fork."""
     for name in jobs.METHODS:
         model, _, _, optim = jobs.training(name)
         for parameter in model.parameters():

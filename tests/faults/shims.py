@@ -17,12 +17,14 @@ import torch
 
 from course_lib.disk import Disk
 
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # fsync is slow on disks, and most faults do not need one
+# fsync is slow on disks, and most faults do not need one
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 ERRORS = (errno.ENOSPC, errno.EIO, errno.ENOTCONN, errno.EACCES)
 
 
 def share(full: int) -> int:
-    """How many of `full` cases to run: COURSE_FAULTS times as many, a tenth when it is not set, all for "full"."""
+    """How many of `full` cases to run: COURSE_FAULTS times as many, a tenth when it is not set, all
+    for "full"."""
     word = os.environ.get("COURSE_FAULTS", "0.1")
     return max(1, round(full * (1.0 if word == "full" else float(word))))
 
@@ -33,7 +35,8 @@ def make_state(step: int, *, seed: int = 0, size: int = 40) -> dict[str, Any]:
     weights = torch.randn(size, 5, generator=draw)
     return {
         "model": {"w": weights, "bn.count": torch.tensor(step)},
-        "optim": {"state": {0: {"momentum": weights * 2, "step": torch.tensor(float(step))}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+        "optim": {"state": {0: {"momentum": weights * 2, "step": torch.tensor(float(step))}},
+                  "param_groups": [{"lr": 0.1, "params": [0]}]},
         "memory": {"best": torch.tensor(torch.inf)},
         "epoch": step,
         "history": [{"loss": step / 7, "note": None, "ok": True}],
@@ -46,7 +49,8 @@ def same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and a.shape == b.shape and a.contiguous().numpy().tobytes() == b.contiguous().numpy().tobytes()
+        return (a.dtype == b.dtype and a.shape == b.shape
+                and a.contiguous().numpy().tobytes() == b.contiguous().numpy().tobytes())
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
     if isinstance(a, list | tuple):
@@ -57,7 +61,8 @@ def same(a: Any, b: Any) -> bool:
 class WatchedDisk(Disk):
     """A disk whose writing calls pass through `before` and `after`, with a number and a name."""
 
-    CALLS = ("create", "write", "fsync", "close", "rename", "fsync_folder", "truncate", "remove", "make", "read", "names")
+    CALLS = ("create", "write", "fsync", "close", "rename", "fsync_folder", "truncate", "remove",
+             "make", "read", "names")
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -121,9 +126,10 @@ class KillingDisk(WatchedDisk):
 class LyingDisk(Disk):
     """A folder that behaves like Drive on a bad day, reproducibly from a seed.
 
-    A written file may arrive late (empty, or missing, until some calls later, in any order), cut short, not at all, or twice;
-    any call may fail with one of ERRORS; and what is deleted may stay for a while. `settle` lets everything late arrive.
-    `seen` counts each lie, so that a test can tell that it was told.
+    A written file may arrive late (empty, or missing, until some calls later, in any order), cut
+    short, not at all, or twice; any call may fail with one of ERRORS; and what is deleted may stay
+    for a while. `settle` lets everything late arrive. `seen` counts each lie, so that a test can
+    tell that it was told.
     """
 
     def __init__(self, seed: int, badness: float) -> None:
@@ -180,11 +186,13 @@ class LyingDisk(Disk):
             path.unlink() if self.draw.random() < 0.5 else os.truncate(path, 0)
             self.late.append(lambda: self._arrive(path, data))
         if self.lies("twice"):
-            path.with_name(f"{path.name} (1)").write_bytes(data[: self.draw.choice([len(data), len(data) // 2])])
+            path.with_name(f"{path.name} (1)").write_bytes(data[:
+                self.draw.choice([len(data), len(data) // 2])])
         self.may_fail()
 
     def _arrive(self, path: Path, data: bytes) -> None:
-        """Bytes on their way reach the name they were sent to, if it is still free or only a promise; else a second file."""
+        """Bytes on their way reach the name they were sent to, if it is still free or only a
+        promise; else a second file."""
         if path.exists() and path.stat().st_size:
             path = path.with_name(f"{path.name} (2)")
         path.write_bytes(data)
@@ -216,7 +224,8 @@ class LyingDisk(Disk):
 
 def stand_in(patch: pytest.MonkeyPatch, mount: Callable[[str], object]) -> None:
     """google.colab as far as the course uses it: drive.mount(place)."""
-    google, package, drive = types.ModuleType("google"), types.ModuleType("google.colab"), types.ModuleType("google.colab.drive")
+    google, package, drive = types.ModuleType("google"), types.ModuleType(
+        "google.colab"), types.ModuleType("google.colab.drive")
     drive.mount = mount  # type: ignore[attr-defined]
     package.drive = drive  # type: ignore[attr-defined]
     google.colab = package  # type: ignore[attr-defined]

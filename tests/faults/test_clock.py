@@ -16,7 +16,8 @@ YEAR = 365 * 24 * 3600.0
 
 
 @pytest.mark.parametrize(("before", "after"), list(product((-YEAR, 0.0, YEAR), repeat=2)))
-def test_the_same_choice_whatever_the_clock_says(folder: Path, monkeypatch: pytest.MonkeyPatch, before: float, after: float) -> None:
+def test_the_same_choice_whatever_the_clock_says(folder: Path, monkeypatch: pytest.MonkeyPatch,
+                                                 before: float, after: float) -> None:
     now = time.time
     store = Store(folder / "here", folder / "there")
     assert store.mirror

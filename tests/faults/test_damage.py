@@ -58,7 +58,8 @@ def grown(data: bytes, draw: random.Random) -> bytes:
     return data + draw.randbytes(draw.randrange(1, 5000))
 
 
-BYTES: list[Callable[[bytes, random.Random], bytes]] = [cut, flip, zero_page, zero_tail, html, grown]
+BYTES: list[Callable[[bytes, random.Random], bytes]] = [cut, flip, zero_page, zero_tail, html,
+                                                        grown]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Files:
     for step in STEPS:
         store.save(step, make_state(step, size=400))
     store.close()
-    return {path.name: path.read_bytes() for path in store.dir.iterdir() if NAME.fullmatch(path.name)}
+    return {path.name: path.read_bytes() for path in store.dir.iterdir()
+            if NAME.fullmatch(path.name)}
 
 
 def newest(folder: Path) -> tuple[tuple[int, Any] | None, list[str]]:
@@ -89,9 +91,11 @@ def lay_out(folder: Path, files: Files) -> None:
 
 
 def check(folder: Path, good: Files, damaged: Files) -> None:
-    """Of the files in `damaged`, only whole checkpoints are found, the newest of them, and each other one above it is named."""
+    """Of the files in `damaged`, only whole checkpoints are found, the newest of them, and each
+    other one above it is named."""
     lay_out(folder, damaged)
-    whole = [step for step in STEPS if all(damaged.get(name) == data for name, data in good.items() if name.startswith(f"ckpt-{step}-"))]
+    whole = [step for step in STEPS if all(damaged.get(name) == data for name, data in good.items()
+                                           if name.startswith(f"ckpt-{step}-"))]
     found, told = newest(folder)
     if not whole:
         assert found is None
@@ -99,7 +103,8 @@ def check(folder: Path, good: Files, damaged: Files) -> None:
         assert found is not None
         assert found[0] == max(whole)
         assert same(found[1], make_state(found[0], size=400))
-    newer = {match[0].split(".")[0] for name in damaged if (match := NAME.fullmatch(name)) and int(match[1]) > max(whole, default=0)}
+    newer = {match[0].split(".")[0] for name in damaged if (match := NAME.fullmatch(name))
+             and int(match[1]) > max(whole, default=0)}
     for stem in newer:
         reasons = [text for text in told if stem in text]
         assert len(reasons) == 1
@@ -109,13 +114,15 @@ def check(folder: Path, good: Files, damaged: Files) -> None:
 
 @pytest.mark.parametrize("damage", BYTES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("which", ["bytes", "marker", "both"])
-def test_bytes_are_damaged(folder: Path, good: Files, damage: Callable[[bytes, random.Random], bytes], which: str) -> None:
+def test_bytes_are_damaged(folder: Path, good: Files,
+                           damage: Callable[[bytes, random.Random], bytes], which: str) -> None:
     draw = random.Random(f"{damage.__name__} {which}")
     for _ in range(share(CASES) // (3 * len(BYTES)) + 1):
         damaged = dict(good)
         steps = draw.sample(STEPS, draw.choice((1, 1, 2, 3)))
         for name, data in good.items():
-            if int(name.split("-")[1]) in steps and which in ("both", "marker" if name.endswith(".ok") else "bytes"):
+            if int(name.split("-")[1]) in steps and which in ("both", "marker"
+                    if name.endswith(".ok") else "bytes"):
                 damaged[name] = damage(data, draw)
                 while damaged[name] == data:
                     damaged[name] = damage(data, draw)
@@ -123,7 +130,8 @@ def test_bytes_are_damaged(folder: Path, good: Files, damage: Callable[[bytes, r
 
 
 def check_tolerant(folder: Path, good: Files, damaged: Files) -> None:
-    """As check; but a marker may be changed without being damaged: spaces in JSON, or the unused count of bytes."""
+    """As check; but a marker may be changed without being damaged: spaces in JSON, or the unused
+    count of bytes."""
     restored = dict(damaged)
     for name, data in damaged.items():
         if name.endswith(".ok") and meaning(data) == meaning(good[name]):
@@ -150,7 +158,8 @@ def test_files_are_swapped_missing_or_renamed(folder: Path, good: Files) -> None
         found, told = newest_of(folder, {**good, later: good[name]})
         assert found == 3
         assert len(told) == 1
-        pair = {n.replace(f"ckpt-{key[1]}-", "ckpt-9-"): data for n, data in good.items() if n.startswith(f"ckpt-{key[1]}-")}
+        pair = {n.replace(f"ckpt-{key[1]}-", "ckpt-9-"): data for n, data in good.items()
+                if n.startswith(f"ckpt-{key[1]}-")}
         found, told = newest_of(folder, {**good, **pair})
         assert found == 3
         assert "marker belongs to another" in told[0]
@@ -163,20 +172,24 @@ def newest_of(folder: Path, files: Files) -> tuple[int | None, list[str]]:
 
 
 def forged(data: bytes, tensors: Any = None, step: int = 9) -> Files:
-    """A checkpoint whose name, sha256 and marker are all in order: only what is in it can give it away."""
+    """A checkpoint whose name, sha256 and marker are all in order: only what is in it can give it
+    away."""
     sha = hashlib.sha256(data).hexdigest()
-    marker = {"step": step, "sha256": sha, "bytes": len(data), "tensors": {} if tensors is None else tensors}
+    marker = {"step": step, "sha256": sha, "bytes": len(data), "tensors": {} if tensors is None
+              else tensors}
     name = str(Key(step, sha))
     return {name: data, f"{name}.ok": json.dumps(marker).encode()}
 
 
 def saved(state: Any, **changes: Any) -> bytes:
     file = io.BytesIO()
-    torch.save({"format": FORMAT, "step": 9, "identity": {"rate": 0.1}, "state": state, **changes}, file)
+    torch.save({"format": FORMAT, "step": 9, "identity": {"rate": 0.1}, "state": state, **changes},
+               file)
     return file.getvalue()
 
 
-def rezip(data: bytes, change: Callable[[str, bytes], bytes] = lambda name, part: part, *, method: int = 0, extra: int = 0) -> bytes:
+def rezip(data: bytes, change: Callable[[str, bytes], bytes] = lambda name, part: part, *,
+          method: int = 0, extra: int = 0) -> bytes:
     """The archive again, with changed records, another compression, or more records."""
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(file, "w", method) as new:
@@ -191,7 +204,8 @@ def longer_storage(elements: int) -> bytes:
     """A float storage of 200 elements that is declared to have more."""
 
     def change(name: str, part: bytes) -> bytes:
-        return part.replace(b"K\xc8tq", b"J" + elements.to_bytes(4, "little") + b"tq") if name.endswith("data.pkl") else part
+        return part.replace(b"K\xc8tq", b"J" + elements.to_bytes(4,
+            "little") + b"tq") if name.endswith("data.pkl") else part
 
     return rezip(saved({"model": {"w": torch.zeros(200)}}), change)
 
@@ -204,7 +218,8 @@ class Runs:
 
 
 def with_code() -> bytes:
-    code = pickle.dumps({"format": FORMAT, "step": 9, "identity": {"rate": 0.1}, "state": {"model": Runs()}}, protocol=2)
+    code = pickle.dumps({"format": FORMAT, "step": 9, "identity": {"rate": 0.1},
+                         "state": {"model": Runs()}}, protocol=2)
     return rezip(saved({}), lambda name, part: code if name.endswith("data.pkl") else part)
 
 
@@ -215,41 +230,57 @@ def deep(depth: int) -> Any:
 BAD = torch.tensor([1.0, torch.nan])
 FORGERIES: dict[str, tuple[Callable[[], Files], str]] = {
     "200k records": (lambda: forged(rezip(saved({}), extra=200_000)), "more than 20,000 entries"),
-    "200k names": (lambda: forged(saved(dict.fromkeys(map(str, range(200_000)), torch.zeros(1)))), "longer than 2,097,152 bytes"),
-    "21k tensors": (lambda: forged(saved([x := torch.zeros(1), *(x[:] for _ in range(21_000))])), "more than 20,000 entries"),
-    "stride-0 bomb": (lambda: forged(saved({"model": {"w": torch.zeros(1).expand(1 << 40)}})), "claims 4,398,046,511,104 bytes and has 4"),
+    "200k names": (lambda: forged(saved(dict.fromkeys(map(str, range(200_000)), torch.zeros(1)))),
+                   "longer than 2,097,152 bytes"),
+    "21k tensors": (lambda: forged(saved([x := torch.zeros(1), *(x[:] for _ in range(21_000))])),
+                    "more than 20,000 entries"),
+    "stride-0 bomb": (lambda: forged(saved({"model": {"w": torch.zeros(1).expand(1 << 40)}})),
+                      "claims 4,398,046,511,104 bytes and has 4"),
     "stride-0 bomb with a marker": (
         lambda: forged(saved(s := {"model": {"w": torch.zeros(1).expand(1 << 40)}}), spec(s)),
         "claims 4,398,046,511,104 bytes and has 4",
     ),
-    "part of a storage": (lambda: forged(saved(s := {"w": torch.zeros(9)[2:5]}), spec(s)), "claims 12 bytes and has 36"),
+    "part of a storage": (lambda: forged(saved(s := {"w": torch.zeros(9)[2:5]}), spec(s)),
+                          "claims 12 bytes and has 36"),
     "storage longer than its record": (
         lambda: forged(longer_storage(1 << 20)),
         "declares a storage of 4,194,304 bytes whose record has 800",
     ),
-    "storage shorter than its record": (lambda: forged(longer_storage(100)), "declares a storage of 400 bytes whose record has 800"),
-    "compressed": (lambda: forged(rezip(saved({"w": torch.zeros(1 << 20)}), method=zipfile.ZIP_DEFLATED)), "compressed"),
-    "NaN weights": (lambda: forged(saved(s := {"model": {"w": BAD}}), spec(s)), r"\['model'\]\['w'\] is NaN or infinite"),
-    "infinite weights": (lambda: forged(saved(s := {"model": {"w": BAD.new_full((2,), torch.inf)}}), spec(s)), "NaN or infinite"),
+    "storage shorter than its record": (lambda: forged(longer_storage(100)),
+                                        "declares a storage of 400 bytes whose record has 800"),
+    "compressed": (lambda: forged(rezip(saved({"w": torch.zeros(1 << 20)}),
+                                        method=zipfile.ZIP_DEFLATED)), "compressed"),
+    "NaN weights": (lambda: forged(saved(s := {"model": {"w": BAD}}), spec(s)),
+                    r"\['model'\]\['w'\] is NaN or infinite"),
+    "infinite weights": (lambda: forged(saved(s := {"model": {"w": BAD.new_full((2,), torch.inf)}}),
+                                        spec(s)), "NaN or infinite"),
     "no state": (lambda: forged(saved([1, 2])), "something else"),
     "not a dict": (
-        lambda: forged(rezip(saved({}), lambda n, p: pickle.dumps(7, protocol=2) if n.endswith("data.pkl") else p)),
+        lambda: forged(rezip(saved({}), lambda n, p: pickle.dumps(7, protocol=2)
+                             if n.endswith("data.pkl") else p)),
         "something else",
     ),
-    "another step inside": (lambda: forged(saved({}, step=8)), "its name says step 9, inside it says 8"),
+    "another step inside": (lambda: forged(saved({}, step=8)),
+                            "its name says step 9, inside it says 8"),
     "another format": (lambda: forged(saved({}, format=99)), "format 99"),
-    "another run": (lambda: forged(saved({}, identity={"rate": 0.3})), "made by another run: rate is 0.1, was 0.3"),
+    "another run": (lambda: forged(saved({}, identity={"rate": 0.3})),
+                    "made by another run: rate is 0.1, was 0.3"),
     "other shapes": (
-        lambda: forged(saved({"model": {"w": torch.zeros(2)}}), spec({"model": {"w": torch.zeros(3)}})),
+        lambda: forged(saved({"model": {"w": torch.zeros(2)}}),
+                       spec({"model": {"w": torch.zeros(3)}})),
         "not those its marker lists",
     ),
-    "other dtypes": (lambda: forged(saved({"w": torch.zeros(2)}), spec({"w": torch.zeros(2).double()})), "not those its marker lists"),
-    "other names": (lambda: forged(saved({"w": torch.zeros(2)}), spec({"v": torch.zeros(2)})), "not those its marker lists"),
+    "other dtypes": (lambda: forged(saved({"w": torch.zeros(2)}),
+                                    spec({"w": torch.zeros(2).double()})),
+                     "not those its marker lists"),
+    "other names": (lambda: forged(saved({"w": torch.zeros(2)}), spec({"v": torch.zeros(2)})),
+                    "not those its marker lists"),
     "code": (lambda: forged(with_code()), "torch cannot read it"),
     "plain pickle": (lambda: forged(pickle.dumps({"format": FORMAT})), "not an archive"),
     "nested too deep": (lambda: forged(saved(deep(200))), "nested more than 50 deep"),
     "no header": (lambda: forged(zip_of({"archive/version": b"3"})), "header is missing"),
-    "header of nonsense": (lambda: forged(zip_of({"archive/data.pkl": b"\x80\x02Q."})), "header is not one of torch.save"),
+    "header of nonsense": (lambda: forged(zip_of({"archive/data.pkl": b"\x80\x02Q."})),
+                           "header is not one of torch.save"),
     "empty": (lambda: forged(b""), "not an archive"),
 }
 
@@ -283,7 +314,8 @@ def test_a_forgery_without_a_fault_would_be_loaded(folder: Path, good: Files) ->
     assert pack(9, {"rate": 0.1}, state).data
 
 
-def test_a_file_larger_than_any_checkpoint_is_not_read(folder: Path, good: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_larger_than_any_checkpoint_is_not_read(folder: Path, good: Files,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("course_lib.disk.MAX_BYTES", max(map(len, good.values())))
     big = forged(saved({"w": torch.zeros(100_000)}))
     found, told = newest_of(folder, {**good, **big})

@@ -1,4 +1,5 @@
-"""Every error at every system call of a save, and a disk that is full: earlier checkpoints survive, and training has a say."""
+"""Every error at every system call of a save, and a disk that is full: earlier checkpoints survive,
+and training has a say."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def test_every_error_at_every_call_of_a_save(folder: Path, code: int, stays: boo
                 saved, refused = False, refused + 1
         assert saved == pruning, call
         assert len(told) == pruning
-        assert found(place, ".*cut short") in ((3,) if saved else (2, 3))  # 3 when only the last fsync failed
+        # 3 when only the last fsync failed
+        assert found(place, ".*cut short") in ((3,) if saved else (2, 3))
         store.folder.disk = Disk()
         store.save(4, make_state(4))
         assert found(place) == 4
@@ -110,10 +112,12 @@ def test_a_mirror_that_is_broken_for_good_is_told_once_and_costs_nothing(folder:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 KiB; without the right to mount one the test is skipped: the shims above cover ENOSPC at every call."""
+    """A disk of 256 KiB; without the right to mount one the test is skipped: the shims above cover
+    ENOSPC at every call."""
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(place)], capture_output=True, check=False)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(place)],
+                             capture_output=True, check=False)
     if mounted.returncode:
         pytest.skip("mounting is not allowed here")
     yield place
@@ -125,7 +129,8 @@ def test_a_disk_that_is_really_full(small_disk: Path) -> None:
     store.open({"run": 1}, {})
     last = refused = 0
     for step in range(1, 60):
-        size = 100 * step if refused < 20 else 100  # ever larger, until 20 did not fit; then small ones again
+        # ever larger, until 20 did not fit; then small ones again
+        size = 100 * step if refused < 20 else 100
         try:
             store.save(step, make_state(step, size=size))
             last, kept = step, size
@@ -158,7 +163,8 @@ def test_a_store_on_a_full_disk_opens_with_a_warning(small_disk: Path) -> None:
 def test_training_goes_on_when_nothing_can_be_saved_any_more(folder: Path, code: int) -> None:
     def train(store: Store | None) -> torch.nn.Module:
         model, method, split, optim = training("stateful")
-        return fit(model, method, split, epochs=EPOCHS, optim=optim, seed=3, store=store, progress=False, save_every=0.0).model
+        return fit(model, method, split, epochs=EPOCHS, optim=optim, seed=3, store=store,
+                   progress=False, save_every=0.0).model
 
     wanted = train(None).state_dict()
     store = Store(folder)

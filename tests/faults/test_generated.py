@@ -1,4 +1,5 @@
-"""Generated headers, manifests and names: a store refuses with a CourseError, skips with a warning, or is right."""
+"""Generated headers, manifests and names: a store refuses with a CourseError, skips with a warning,
+or is right."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ JSON = st.recursive(
 )
 PACKED = pack(4, {"rate": 0.1}, make_state(4))
 HEADER = zipfile.ZipFile(BytesIO(PACKED.data)).read("archive/data.pkl")
-PARTS = {e.filename: (e.header_offset, e.file_size) for e in zipfile.ZipFile(BytesIO(PACKED.data)).infolist()}
+PARTS = {e.filename: (e.header_offset, e.file_size)
+         for e in zipfile.ZipFile(BytesIO(PACKED.data)).infolist()}
 
 
 def refused(data: bytes, marker: dict[str, object]) -> bool:
@@ -42,9 +44,11 @@ def refused(data: bytes, marker: dict[str, object]) -> bool:
 
 
 @EXAMPLES
-@given(st.lists(st.tuples(st.integers(0, len(PACKED.data) - 1), st.integers(0, 255)), min_size=1, max_size=8))
+@given(st.lists(st.tuples(st.integers(0, len(PACKED.data) - 1), st.integers(0, 255)), min_size=1,
+                max_size=8))
 def test_changed_bytes_under_a_matching_sha(changes: list[tuple[int, int]]) -> None:
-    """Anywhere: records, names, directory. The sha256 would have seen it; this is what stands behind it."""
+    """Anywhere: records, names, directory. The sha256 would have seen it; this is what stands
+    behind it."""
     data = bytearray(PACKED.data)
     for place, value in changes:
         data[place] = value
@@ -52,7 +56,8 @@ def test_changed_bytes_under_a_matching_sha(changes: list[tuple[int, int]]) -> N
 
 
 @EXAMPLES
-@given(st.lists(st.tuples(st.integers(0, len(HEADER)), st.integers(0, 6), st.binary(max_size=6)), min_size=1, max_size=4))
+@given(st.lists(st.tuples(st.integers(0, len(HEADER)), st.integers(0, 6), st.binary(max_size=6)),
+                min_size=1, max_size=4))
 def test_changed_headers(changes: list[tuple[int, int, bytes]]) -> None:
     header = HEADER
     for place, gone, new in changes:
@@ -66,9 +71,11 @@ def test_changed_headers(changes: list[tuple[int, int, bytes]]) -> None:
 
 
 @EXAMPLES
-@given(st.one_of(JSON.map(json.dumps).map(str.encode), st.binary(max_size=200), st.integers(2, 6).map(lambda n: b"[" * 10**n)))
+@given(st.one_of(JSON.map(json.dumps).map(str.encode), st.binary(max_size=200),
+                 st.integers(2, 6).map(lambda n: b"[" * 10**n)))
 def test_generated_markers(text: bytes) -> None:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as place, warnings.catch_warnings(record=True) as told:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place, warnings.catch_warnings(
+            record=True) as told:
         warnings.simplefilter("always")
         folder = Path(place)
         name = str(PACKED.key)
@@ -83,7 +90,8 @@ def test_generated_markers(text: bytes) -> None:
 
 
 @EXAMPLES
-@given(st.one_of(JSON.map(json.dumps).map(str.encode), st.binary(max_size=200)), st.dictionaries(st.text(max_size=5), JSON, max_size=3))
+@given(st.one_of(JSON.map(json.dumps).map(str.encode), st.binary(max_size=200)),
+       st.dictionaries(st.text(max_size=5), JSON, max_size=3))
 def test_generated_records_and_identities(text: bytes, identity: dict[str, object]) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY) as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -98,10 +106,12 @@ def test_generated_records_and_identities(text: bytes, identity: dict[str, objec
 
 
 NAMES = st.one_of(
-    st.text(st.characters(exclude_characters="/\x00", exclude_categories=("Cs",)), min_size=1, max_size=40),
+    st.text(st.characters(exclude_characters="/\x00", exclude_categories=("Cs",)), min_size=1,
+            max_size=40),
     st.from_regex(r"ckpt-[0-9]{1,25}-[0-9a-f]{64}( \([0-9]{1,4}\))?(\.ok)?", fullmatch=True),
     st.tuples(
-        st.sampled_from(["ckpt-4-", "ckpt--1-", "ckpt-04-", "CKPT-4-", "ckpt-\u0664-"]), st.sampled_from(["", ".ok", ".ok.ok", " (1)"])
+        st.sampled_from(["ckpt-4-", "ckpt--1-", "ckpt-04-", "CKPT-4-", "ckpt-\u0664-"]),
+        st.sampled_from(["", ".ok", ".ok.ok", " (1)"])
     ).map(lambda parts: f"{parts[0]}{PACKED.key.sha}{parts[1]}"),
 )
 
@@ -109,7 +119,8 @@ NAMES = st.one_of(
 @EXAMPLES
 @given(st.lists(NAMES, min_size=1, max_size=4), st.sampled_from([PACKED.data, PACKED.marker, b""]))
 def test_generated_names(names: list[str], data: bytes) -> None:
-    """Beside a good checkpoint: it is found all the same, and what has no checkpoint's name is left alone."""
+    """Beside a good checkpoint: it is found all the same, and what has no checkpoint's name is left
+    alone."""
     good = {str(PACKED.key): PACKED.data, f"{PACKED.key}.ok": PACKED.marker}
     with tempfile.TemporaryDirectory(dir=MEMORY) as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")

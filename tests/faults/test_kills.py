@@ -1,4 +1,5 @@
-"""SIGKILL at any moment of a training or a save: nothing but the time since the last save is lost, and no bit differs."""
+"""SIGKILL at any moment of a training or a save: nothing but the time since the last save is lost,
+and no bit differs."""
 
 from __future__ import annotations
 
@@ -21,16 +22,19 @@ METHODS = ("natural", "pgd_at", "stateful")
 INTERVALS = (0.0, 0.0, 0.004, 0.02)  # seconds between saves; 0 saves after every batch
 
 
-def train_with_kills(server: Any, folder: Path, name: str, draw: random.Random) -> tuple[dict[str, Any], list[list[str]], float]:
-    """Train in children that are killed until one finishes; what it wrote, the log of each child, and the interval.
+def train_with_kills(server: Any, folder: Path, name: str,
+                     draw: random.Random) -> tuple[dict[str, Any], list[list[str]], float]:
+    """Train in children that are killed until one finishes; what it wrote, the log of each child,
+    and the interval.
 
-    Half of the kills come some time after any line of the log, half right after the beginning of a save. Counting lines and
-    not seconds makes the same mix on a slow machine.
+    Half of the kills come some time after any line of the log, half right after the beginning of a
+    save. Counting lines and not seconds makes the same mix on a slow machine.
     """
     logs, out, every = [], folder / "out.json", draw.choice(INTERVALS)
     while not out.exists():
         log = folder / f"log{len(logs)}"
-        pid = server.start("train", folder=str(folder / "store"), name=name, log=str(log), out=str(out), save_every=every)
+        pid = server.start("train", folder=str(folder / "store"), name=name, log=str(log),
+                           out=str(out), save_every=every)
         if draw.random() < 0.5:
             wait_for(log, out, b"\n", draw.randrange(25))
             time.sleep(draw.uniform(0, 0.004))
@@ -45,14 +49,17 @@ def train_with_kills(server: Any, folder: Path, name: str, draw: random.Random) 
 
 def wait_for(log: Path, out: Path, word: bytes, number: int) -> None:
     """Until a word is so many times in a child's log, or the child ends."""
-    while number and not out.exists() and not (log.exists() and log.read_bytes().count(word) >= number):
+    while number and not out.exists() and not (log.exists()
+                                               and log.read_bytes().count(word) >= number):
         time.sleep(0.0002)
 
 
 def check_lost(log: list[str], start_of_next: int, every: float) -> None:
-    """What a kill lost was trained within one interval, and the batch after which the interval was over.
+    """What a kill lost was trained within one interval, and the batch after which the interval was
+    over.
 
-    The interval began before the first lost batch ended, and when it is over a save comes before the next batch.
+    The interval began before the first lost batch ended, and when it is over a save comes before
+    the next batch.
     """
     position = saved = int(log[0].split()[1])
     ends: dict[int, float] = {}
@@ -73,14 +80,16 @@ def undisturbed(server: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     found = {}
     for name in METHODS:
         folder = tmp_path_factory.mktemp(name)
-        words = {"folder": None, "name": name, "log": str(folder / "log"), "out": str(folder / "out.json")}
+        words = {"folder": None, "name": name, "log": str(folder / "log"),
+                 "out": str(folder / "out.json")}
         assert server.run("train", save_every=0.0, **words) == 0
         found[name] = json.loads((folder / "out.json").read_text())
     return found
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_killed_training_ends_with_the_same_bits(server: Any, undisturbed: dict[str, Any], folder: Path, name: str) -> None:
+def test_killed_training_ends_with_the_same_bits(server: Any, undisturbed: dict[str, Any],
+                                                 folder: Path, name: str) -> None:
     wanted = undisturbed[name]
     draw = random.Random(name)
     kills = in_save = run = 0
@@ -118,7 +127,8 @@ def test_kill_at_each_step_of_a_save(server: Any, folder: Path) -> None:
                 store.save(step, make_state(step))
             newest = 2
             for step in range(3, 3 + share(10)):
-                assert server.run("save_and_die", folder=str(place), step=step, at=at, when=when) == -signal.SIGKILL
+                assert server.run("save_and_die", folder=str(place), step=step, at=at,
+                                  when=when) == -signal.SIGKILL
                 found = newest_without_complaint(place)
                 assert found in (newest, step)
                 newest = found
@@ -128,7 +138,8 @@ def test_kill_at_each_step_of_a_save(server: Any, folder: Path) -> None:
 
 def newest_without_complaint(folder: Path) -> int:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*cut short")  # bytes whose marker was not reached: nothing else may be said
+        # bytes whose marker was not reached: nothing else may be said
+        warnings.filterwarnings("ignore", ".*cut short")
         found = Store(folder).latest()
     assert found is not None
     assert same(found[1], make_state(found[0]))

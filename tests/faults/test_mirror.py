@@ -1,4 +1,5 @@
-"""A mirror that delays, drops, cuts, doubles, reorders and fails: nothing it verified is ever lost, and it catches up."""
+"""A mirror that delays, drops, cuts, doubles, reorders and fails: nothing it verified is ever lost,
+and it catches up."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ SCHEDULES = 500
 def newest(folder: Path) -> int:
     """The newest step that a new machine finds in the mirror; what it finds is whole."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # damaged files lie about, and are named: not the question here
+        # damaged files lie about, and are named: not the question here
+        warnings.simplefilter("ignore")
         found = Store(folder).latest()
     if found is None:
         return -1
@@ -58,8 +60,10 @@ def test_lying_schedules(folder: Path) -> None:
         lies.update(disk.seen)
     assert caught_up == share(SCHEDULES)
     assert reached > share(SCHEDULES)  # the mirror was of use, in spite of all
-    assert set(lies) == {"error", "error in a write", "short write", "cut short", "dropped", "late", "twice", "short read", "deleted late"}
-    print(f"{share(SCHEDULES)} schedules, {reached} copies verified, {sum(lies.values())} lies: {dict(lies)}")
+    assert set(lies) == {"error", "error in a write", "short write", "cut short", "dropped", "late",
+                         "twice", "short read", "deleted late"}
+    print(f"{share(SCHEDULES)} schedules, {reached} copies verified, {sum(lies.values())} lies: "
+          f"{dict(lies)}")
 
 
 def test_a_verified_copy_that_vanishes_later_leaves_older_ones(folder: Path) -> None:
@@ -90,7 +94,8 @@ def test_the_mirror_never_overwrites_and_deletes_only_after_truncating(folder: P
 
         def remove(self, path: Path) -> None:
             assert path.stat().st_size == 0
-            assert len([key for key in verified(mirror) if key.step > int(path.name.split("-")[1])]) >= 3
+            assert len([key for key in verified(mirror)
+                        if key.step > int(path.name.split("-")[1])]) >= 3
             super().remove(path)
 
     store = Store(folder / "here", folder / "there")

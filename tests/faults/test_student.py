@@ -1,4 +1,5 @@
-"""What a student does to a cell that trains: the stop button, "Run all" after a reconnect, a second tab, a Drive that is full."""
+"""What a student does to a cell that trains: the stop button, "Run all" after a reconnect, a second
+tab, a Drive that is full."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class Interrupted(Stateful):
     def __repr__(self) -> str:
         return repr(Stateful())
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor], at: Any) -> Any:
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor],
+             at: Any) -> Any:
         if at.epoch * at.batches + at.batch == 13:
             HAPPENS[0]()
         return super().loss(model, x, y, state, at)
@@ -53,11 +55,13 @@ class Interrupted(Stateful):
 HAPPENS: list[Any] = [lambda: None]
 
 
-def cell(store: Store | None, method: Method | None = None, lr: float | None = None) -> dict[str, Tensor]:
+def cell(store: Store | None, method: Method | None = None, lr: float | None = None) -> dict[str,
+        Tensor]:
     """The training cell of a notebook: the weights at its end."""
     model, stateful, split, optim = training("stateful")
     optim = optim if lr is None else dataclasses.replace(optim, lr=lr)
-    run = fit(model, method or stateful, split, epochs=EPOCHS, optim=optim, seed=3, store=store, progress=False, save_every=0.0)
+    run = fit(model, method or stateful, split, epochs=EPOCHS, optim=optim, seed=3, store=store,
+              progress=False, save_every=0.0)
     return run.model.state_dict()
 
 

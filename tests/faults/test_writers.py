@@ -26,7 +26,8 @@ def test_two_writers_and_a_reader_without_any_lease(server: Any, folder: Path) -
     Store(folder).save(0, make_state(0, seed=1))
     each = share(SAVES) // 2
     pids = [server.start("write_many", folder=str(folder), who=1, first=1, saves=each)]
-    pids += [server.start("write_many", folder=str(folder), who=2, first=1 + each // 10, saves=each)]
+    pids += [server.start("write_many", folder=str(folder), who=2, first=1 + each // 10,
+                          saves=each)]
     done = threading.Event()
     ends: list[int] = []
     waiter = threading.Thread(target=lambda: (ends.extend(map(server.wait, pids)), done.set()))
@@ -51,7 +52,8 @@ def test_two_writers_and_a_reader_without_any_lease(server: Any, folder: Path) -
     print(f"{2 * each} saves, {reads} reads, of writers {seen}")
 
 
-def test_the_second_is_told_who_holds_it_and_takes_over_when_that_one_is_dead(server: Any, folder: Path) -> None:
+def test_the_second_is_told_who_holds_it_and_takes_over_when_that_one_is_dead(server: Any,
+        folder: Path) -> None:
     place, ready = folder / "run", folder / "ready"
     for _ in range(share(30)):
         ready.unlink(missing_ok=True)
@@ -111,7 +113,8 @@ def elsewhere(folder: Path, **changes: Any) -> dict[str, Any]:
     return words
 
 
-def test_a_holder_on_another_machine_is_alive_while_its_count_grows(folder: Path, quick: None) -> None:
+def test_a_holder_on_another_machine_is_alive_while_its_count_grows(folder: Path,
+        quick: None) -> None:
     stop = threading.Event()
 
     def beat() -> None:
@@ -150,13 +153,15 @@ def test_who_lost_the_lease_saves_no_more(folder: Path, quick: None) -> None:
     elsewhere(folder)
     while store.lease.lost_to is None:
         time.sleep(0.005)
-    with pytest.raises(SaveError, match="process 7 on far-away .since 2026-01-01 10:00:00. has taken over"):
+    with pytest.raises(SaveError,
+                       match="process 7 on far-away .since 2026-01-01 10:00:00. has taken over"):
         store.save(2, make_state(2))
     store.close()
     assert (folder / lease.FILE).exists()  # it is not ours to delete
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"host": 1}', "\x00" * 100, "<html>"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"host": 1}', "\x00" * 100,
+                                  "<html>"])
 def test_a_lease_that_is_nonsense_holds_nobody(folder: Path, text: str) -> None:
     (folder / lease.FILE).write_text(text)
     store = Store(folder)

@@ -1,4 +1,5 @@
-"""Generated manifests, releases, records and weights: the zoo refuses with a CourseError, or is right; it writes in the cache only."""
+"""Generated manifests, releases, records and weights: the zoo refuses with a CourseError, or is
+right; it writes in the cache only."""
 
 from __future__ import annotations
 
@@ -49,13 +50,15 @@ CALLS: list[Callable[[Path], Any]] = [
 
 
 def examples(full: int) -> settings:
-    return settings(max_examples=share(full), suppress_health_check=[HealthCheck.function_scoped_fixture])
+    return settings(max_examples=share(full),
+                    suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def places(tree: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The way to everything inside."""
     yield here
-    for key in tree if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ():
+    for key in tree if isinstance(tree, dict) else range(len(tree)) if isinstance(tree,
+            list) else ():
         yield from places(tree[key], (*here, key))
 
 
@@ -75,19 +78,24 @@ def bent(draw: st.DrawFn, tree: Any) -> Any:
         if how != "replace":
             del parent[way[-1]]
         if how == "replace":
-            parent[way[-1]] = copy.deepcopy(draw(BENDS))  # what is bent next must not be the list above
+            # what is bent next must not be the list above
+            parent[way[-1]] = copy.deepcopy(draw(BENDS))
         elif how == "rename" and isinstance(parent, dict):
-            parent[draw(st.text(max_size=5) | st.sampled_from(["0", "00", "1", "format", "eps", "../x"]))] = old
+            parent[draw(st.text(max_size=5) | st.sampled_from(["0", "00", "1", "format", "eps",
+                "../x"]))] = old
     return tree
 
 
 def record(seed: int = 0) -> dict[str, Any]:
-    made = {"model": "lenet5", "classes": list(THREE), "recipe": {"dataset": "tiny", "method": {"name": "natural"}}}
-    return {"recipe": NAME, "seed": seed, "made_from": made, "reports": [report().to_json(), report(eps=16 / 255).to_json()], "history": []}
+    made = {"model": "lenet5", "classes": list(THREE),
+            "recipe": {"dataset": "tiny", "method": {"name": "natural"}}}
+    return {"recipe": NAME, "seed": seed, "made_from": made,
+            "reports": [report().to_json(), report(eps=16 / 255).to_json()], "history": []}
 
 
 class Place:
-    """A folder of models that is put right again, with a cache beside it and a file outside that nobody may touch."""
+    """A folder of models that is put right again, with a cache beside it and a file outside that
+    nobody may touch."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.root = folder, folder / "models"
@@ -118,7 +126,8 @@ class Place:
         (self.root / "manifest.json").write_text(json.dumps(content))
 
     def files(self) -> dict[str, tuple[int, int]]:
-        found = {p: p.stat() for p in self.folder.rglob("*") if p.is_file() and "cache" not in p.relative_to(self.folder).parts}
+        found = {p: p.stat() for p in self.folder.rglob("*") if p.is_file()
+                 and "cache" not in p.relative_to(self.folder).parts}
         return {str(p): (s.st_mtime_ns, s.st_size) for p, s in found.items()}
 
 
@@ -131,7 +140,8 @@ def place() -> Iterator[Place]:
 
 
 def good(model: torch.nn.Module) -> bool:
-    return all(torch.isfinite(p).all() for p in model.parameters()) and model(torch.zeros(1, 1, 32, 32)).shape[0] == 1
+    return all(torch.isfinite(p).all() for p in model.parameters()) and model(torch.zeros(1, 1, 32,
+        32)).shape[0] == 1
 
 
 def refused(place: Place) -> int:
@@ -156,7 +166,8 @@ def refused(place: Place) -> int:
 def spoilt(draw: st.DataObject, tree: Any) -> bytes:
     """Bent, or no JSON of ours at all."""
     ours, any_json = (kind.map(json.dumps).map(str.encode) for kind in (bent(tree), JSON))
-    return draw.draw(st.one_of(ours, ours, any_json, st.binary(max_size=100), st.integers(2, 5).map(lambda n: b'{"models":' * 10**n)))
+    return draw.draw(st.one_of(ours, ours, any_json, st.binary(max_size=100),
+                               st.integers(2, 5).map(lambda n: b'{"models":' * 10**n)))
 
 
 @examples(300)
@@ -196,7 +207,8 @@ def test_generated_weights(place: Place, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         at, new = min(data.draw(where), len(raw)), data.draw(st.binary(max_size=8))
         raw[at : at + data.draw(st.sampled_from([len(new), 0, 8]))] = new
-    place.put("weights", bytes(raw[: data.draw(st.sampled_from([len(raw), len(raw), header, 8, 3, 0]))]))
+    place.put("weights", bytes(raw[: data.draw(st.sampled_from([len(raw), len(raw), header, 8, 3,
+        0]))]))
     refused(place)
 
 
@@ -207,7 +219,8 @@ def test_generated_tensors(place: Place, data: st.DataObject) -> None:
     place.restore()
     tensors = dict(build("lenet5", classes=3).state_dict())
     name = data.draw(st.sampled_from([*tensors, "../../x", "conv1", ""]))
-    kind = data.draw(st.sampled_from([torch.float32, torch.float64, torch.float16, torch.int64, torch.bool, torch.float8_e4m3fn]))
+    kind = data.draw(st.sampled_from([torch.float32, torch.float64, torch.float16, torch.int64,
+                                      torch.bool, torch.float8_e4m3fn]))
     shape = data.draw(st.lists(st.integers(0, 6), max_size=4))
     tensors[name] = data.draw(st.sampled_from([torch.zeros, torch.ones]))(shape).to(kind)
     place.put("weights", safetensors.torch.save(tensors))
@@ -218,4 +231,6 @@ def test_generated_tensors(place: Place, data: st.DataObject) -> None:
 def test_what_is_not_spoilt_is_not_refused(place: Place) -> None:
     """The calls themselves can succeed."""
     place.restore()
-    assert refused(place) == 0 and load_report(NAME, root=place.root) == Report.from_json(record()["reports"][0])
+    assert refused(place) == 0 and load_report(NAME,
+                                               root=place.root) == Report.from_json(
+                                                   record()["reports"][0])

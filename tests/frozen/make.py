@@ -1,4 +1,5 @@
-"""What must not change while the house is rebuilt, as plain data: `python -m tests.frozen.make` writes face.json."""
+"""What must not change while the house is rebuilt, as plain data: `python -m tests.frozen.make`
+writes face.json."""
 
 from __future__ import annotations
 
@@ -19,28 +20,36 @@ from course_lib.data import Split
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-TEXTS = "\n".join(p.read_text() for p in [*sorted((ROOT / "notebooks").glob("*.py")), ROOT / "README.md"])
+TEXTS = "\n".join(p.read_text() for p in [*sorted((ROOT / "notebooks").glob("*.py")),
+                                          ROOT / "README.md"])
 # what notebooks, the README and a reader's own scripts call
 CLASSES = {
-    "attacks": ("PGD", "Walk"), "data": ("Split", "Dataset"), "fairness": ("Errors", "Report", "Spread"),
-    "training": ("Optim", "Run"), "checkpoints": ("Store",), "recipes": ("Recipe",), "methods": ("Method", "Step"),
+    "attacks": ("PGD", "Walk"), "data": ("Split", "Dataset"),
+    "fairness": ("Errors", "Report", "Spread"),
+    "training": ("Optim", "Run"), "checkpoints": ("Store",), "recipes": ("Recipe",),
+    "methods": ("Method", "Step"),
 }
 MODULES = ("plots", "diagnostics", "scores", "lesson", "colab")
 
 
 def arguments(call: Any) -> list[str]:
     """The names of a call's arguments with their defaults; annotations may be put otherwise."""
-    return [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in inspect.signature(call).parameters.values()]
+    return [p.name if p.default is p.empty else f"{p.name}={p.default!r}"
+            for p in inspect.signature(call).parameters.values()]
 
 
 def public(thing: Any) -> dict[str, list[str] | str]:
-    """The public methods and properties of a class, or the functions of a module, that a notebook or the README names."""
+    """The public methods and properties of a class, or the functions of a module, that a notebook
+    or the README names."""
     found: dict[str, list[str] | str] = {}
     for name, value in vars(thing).items():
         if name.startswith("_") or not re.search(rf"\b{name}\b", TEXTS):
             continue
         value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        if inspect.isfunction(value) and (inspect.isclass(thing) or value.__module__.startswith(thing.__module__ if inspect.isclass(thing) else thing.__name__.removesuffix("s"))):
+        if inspect.isfunction(value) and (inspect.isclass(thing)
+                                          or value.__module__.startswith(thing.__module__
+                                              if inspect.isclass(thing)
+                                              else thing.__name__.removesuffix("s"))):
             found[name] = arguments(value)
         elif isinstance(value, property) or type(value).__name__ == "cached_property":
             found[name] = "property"
@@ -87,7 +96,8 @@ def frozen() -> dict[str, Any]:
         "all": sorted(course_lib.__all__),
         "calls": {name: arguments(getattr(course_lib, name)) for name in sorted(course_lib.__all__)
                   if inspect.isfunction(getattr(course_lib, name))},
-        "classes": {f"{m}.{c}": {"fields": arguments(getattr(rooms[m], c)), **public(getattr(rooms[m], c))}
+        "classes": {f"{m}.{c}": {"fields": arguments(getattr(rooms[m], c)),
+                                 **public(getattr(rooms[m], c))}
                     for m, names in CLASSES.items() for c in names},
         "modules": {m: public(_module(m)) for m in MODULES},
         "attack": repr(PGD()),

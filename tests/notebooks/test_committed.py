@@ -1,4 +1,5 @@
-"""The committed notebooks: each one beside its source, in order, and no defect that the checks would let through."""
+"""The committed notebooks: each one beside its source, in order, and no defect that the checks
+would let through."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def good() -> NotebookNode:
     code = [cell for cell in run.cells if cell.cell_type == "code"]
     for n, cell in enumerate(code, 1):
         cell.execution_count = n
-    code[1].outputs = [new_output("display_data", {"image/png": "iVBORw0KGgo=", "text/plain": "<Figure size 200x100 with 1 Axes>"})]
+    code[1].outputs = [new_output("display_data",
+                                  {"image/png": "iVBORw0KGgo=",
+                                   "text/plain": "<Figure size 200x100 with 1 Axes>"})]
     code[-1].outputs = [new_output("stream", name="stdout", text="0.33\n")]
     return stored(run, DEMO, None)
 
@@ -71,7 +74,8 @@ def edit_source(nb: NotebookNode) -> None:
 
 
 def edited_and_not_run(nb: NotebookNode) -> None:
-    """The source and the notebook alike, as an editor with Jupytext does; only the outputs are of before."""
+    """The source and the notebook alike, as an editor with Jupytext does; only the outputs are of
+    before."""
     nb.cells[-1].source = nb.cells[-1].source.replace("1 / 3", "2 / 6")
 
 
@@ -80,7 +84,9 @@ def forget_alt(nb: NotebookNode) -> None:
 
 
 def add_widget(nb: NotebookNode) -> None:
-    nb.cells[-1].outputs.append(new_output("display_data", {"application/vnd.jupyter.widget-view+json": {"model_id": "0"}}))
+    nb.cells[-1].outputs.append(new_output("display_data",
+                                           {"application/vnd.jupyter.widget-view+json":
+                                            {"model_id": "0"}}))
 
 
 MUTATIONS: dict[str, tuple[Callable[[NotebookNode], object], str]] = {
@@ -92,14 +98,18 @@ MUTATIONS: dict[str, tuple[Callable[[NotebookNode], object], str]] = {
     "a missing count": (set_count(None), "execution counts"),
     "an unpaired edit": (edit_source, "differ"),
     "a cell gone": (lambda nb: nb.cells.pop(), "cells"),
-    "no output at a checked cell": (lambda nb: nb.cells[-1].__setitem__("outputs", []), "no stored text"),
+    "no output at a checked cell": (lambda nb: nb.cells[-1].__setitem__("outputs", []),
+                                    "no stored text"),
     "no alt text": (forget_alt, "alt text"),
     "a live widget": (add_widget, "live widget"),
     "widget state": (lambda nb: nb.metadata.__setitem__("widgets", {}), "metadata.widgets"),
-    "a machine's Python": (lambda nb: nb.metadata.language_info.__setitem__("version", "3.11.7"), "version of one machine"),
-    "a skipped heading": (lambda nb: nb.cells.append(new_markdown_cell("#### Deep")), "skips a level"),
+    "a machine's Python": (lambda nb: nb.metadata.language_info.__setitem__("version", "3.11.7"),
+                           "version of one machine"),
+    "a skipped heading": (lambda nb: nb.cells.append(new_markdown_cell("#### Deep")),
+                          "skips a level"),
     "two titles": (lambda nb: nb.cells.append(new_markdown_cell("# Another")), "one title"),
-    "an image without words": (lambda nb: nb.cells.append(new_markdown_cell("![](a.png)")), "alt text"),
+    "an image without words": (lambda nb: nb.cells.append(new_markdown_cell("![](a.png)")),
+                               "alt text"),
     "the same id twice": (lambda nb: nb.cells[0].__setitem__("id", nb.cells[1].id), "not unique"),
     "a tag lost": (lambda nb: nb.cells[1].metadata.pop("tags"), "tags"),
     "an output of before the edit": (edited_and_not_run, "other code"),
@@ -117,9 +127,11 @@ def test_each_defect_is_found(name: str) -> None:
 
 def test_defects_of_the_source_are_found() -> None:
     no_check = DEMO.replace("# NBVAL_CHECK_OUTPUT\n", "")
-    assert any("no cell is marked" in fault for fault in faults(stored(good(), no_check, None), no_check, "00_demo"))
+    assert any("no cell is marked" in fault
+               for fault in faults(stored(good(), no_check, None), no_check, "00_demo"))
     elsewhere = addressed(DEMO, "00_demo", "https://example.org/elsewhere")
-    assert any("make notebooks" in fault for fault in faults(stored(good(), elsewhere, None), elsewhere, "00_demo"))
+    assert any("make notebooks" in fault for fault in faults(stored(good(), elsewhere, None),
+        elsewhere, "00_demo"))
 
 
 def test_size_and_absence_are_found(tmp_path: Path) -> None:
@@ -149,7 +161,8 @@ def printed(text: str) -> NotebookNode:
 
 
 def table(number: str) -> NotebookNode:
-    data = {"text/markdown": f"| error |\n|---|\n| {number} |", "text/plain": "<IPython.core.display.Markdown object>"}
+    data = {"text/markdown": f"| error |\n|---|\n| {number} |",
+            "text/plain": "<IPython.core.display.Markdown object>"}
     return new_output("execute_result", data, execution_count=1)
 
 
@@ -168,14 +181,19 @@ CELLS = {  # cell -> does it pass?
 
 def test_nbval_as_we_call_it_catches_what_changed(tmp_path: Path) -> None:
     """The options are pyproject's own, so the net is the one that `make test` spreads."""
-    nbformat.write(new_notebook(cells=[cell for cell, _ in CELLS.values()]), tmp_path / "small.ipynb")
+    nbformat.write(new_notebook(cells=[cell for cell, _ in CELLS.values()]),
+                   tmp_path / "small.ipynb")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    options = [word for word in project["tool"]["pytest"]["ini_options"]["addopts"] if "nbval" in word and "sanitize" not in word]
+    options = [word for word in project["tool"]["pytest"]["ini_options"]["addopts"]
+               if "nbval" in word and "sanitize" not in word]
     (tmp_path / "none.ini").write_text("[pytest]\n")
-    words = [*options, f"--nbval-sanitize-with={SANITIZE}", "-p", "no:cacheprovider", "-rA", "--color=no", "-c", str(tmp_path / "none.ini")]
+    words = [*options, f"--nbval-sanitize-with={SANITIZE}", "-p", "no:cacheprovider", "-rA",
+             "--color=no", "-c", str(tmp_path / "none.ini")]
     command = [sys.executable, "-m", "pytest", *words, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
-    found = {int(n): verdict for verdict, n in re.findall(r"^(PASSED|FAILED) \S*small\.ipynb::Cell (\d+)", done.stdout, re.M)}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300,
+                          stdin=subprocess.DEVNULL)
+    found = {int(n): verdict for verdict, n in re.findall(
+        r"^(PASSED|FAILED) \S*small\.ipynb::Cell (\d+)", done.stdout, re.M)}
     wanted = {n: "PASSED" if passes else "FAILED" for n, (_, passes) in enumerate(CELLS.values())}
     assert len(options) >= 3 and found == wanted, done.stdout + done.stderr
 
@@ -191,15 +209,20 @@ def sanitized(text: str) -> str:
 
 @pytest.mark.parametrize("source", MADE, ids=lambda source: source.stem)
 def test_no_digit_of_a_checked_output_is_hidden_from_nbval(source: Path) -> None:
-    """What the sanitizer takes out cannot be compared: it must not take a figure. Every digit is changed in turn."""
-    cells = [c for c in nbformat.read(source.with_suffix(".ipynb"), as_version=4).cells if c.cell_type == "code"]
-    marked = [c for c in cells if "NBVAL_CHECK_OUTPUT" in c.source or "nbval-check-output" in c.metadata.get("tags", [])]
-    lines = [line for cell in marked for output in cell.outputs for line in text_of(output).splitlines()]
+    """What the sanitizer takes out cannot be compared: it must not take a figure. Every digit is
+    changed in turn."""
+    cells = [c for c in nbformat.read(source.with_suffix(".ipynb"), as_version=4).cells
+             if c.cell_type == "code"]
+    marked = [c for c in cells if "NBVAL_CHECK_OUTPUT" in c.source
+              or "nbval-check-output" in c.metadata.get("tags", [])]
+    lines = [line for cell in marked for output in cell.outputs
+             for line in text_of(output).splitlines()]
     assert sum(c.isdigit() for line in lines for c in line) > 20, "figures to compare"
     for line in lines:
         for at in (n for n, c in enumerate(line) if c.isdigit()):
             other = f"{line[:at]}{(int(line[at]) + 1) % 10}{line[at + 1 :]}"
-            assert sanitized(other) != sanitized(line), f"{line!r}: the digit at {at} may change and nbval would not see it"
+            assert sanitized(other) != sanitized(
+                line), f"{line!r}: the digit at {at} may change and nbval would not see it"
 
 
 def is_live(code: str) -> bool:
@@ -209,7 +232,9 @@ def is_live(code: str) -> bool:
 
 @pytest.mark.parametrize("source", MADE, ids=lambda source: source.stem)
 def test_outputs_are_compared_only_where_figures_come_from_stored_reports(source: Path) -> None:
-    """A figure of a live computation differs in the last digit on another CPU: such a cell asserts a band instead."""
+    """A figure of a live computation differs in the last digit on another CPU: such a cell asserts
+    a band instead."""
     for cell in nbformat.read(source.with_suffix(".ipynb"), as_version=4).cells:
-        if cell.cell_type == "code" and ("NBVAL_CHECK_OUTPUT" in cell.source or "nbval-check-output" in cell.metadata.get("tags", [])):
+        if cell.cell_type == "code" and ("NBVAL_CHECK_OUTPUT" in cell.source
+                                         or "nbval-check-output" in cell.metadata.get("tags", [])):
             assert not is_live(cell.source), cell.source[:200]

@@ -1,4 +1,5 @@
-"""What students and instructors get is made from the one source, and nothing is lost or given away on the way."""
+"""What students and instructors get is made from the one source, and nothing is lost or given away
+on the way."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def names(code: str, context: type) -> set[str]:
     """The names that a cell reads (Load) or makes (Store, and what it defines)."""
     nodes = list(ast.walk(ast.parse(code)))
     found = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, context)}
-    return found | {n.name for n in nodes if context is ast.Store and isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    return found | {n.name for n in nodes if context is ast.Store
+                    and isinstance(n, ast.FunctionDef | ast.ClassDef)}
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.stem)
@@ -33,11 +35,13 @@ def test_a_student_gets_everything_but_solutions_and_outputs(source: Path) -> No
     nbformat.validate(mine)
     kept = [cell for cell in whole.cells if "solution" not in tags(cell)]
     assert [cell.source for cell in mine.cells] == [cell.source for cell in kept]
-    assert all(cell.outputs == [] and cell.execution_count is None for cell in mine.cells if cell.cell_type == "code")
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in mine.cells
+               if cell.cell_type == "code")
     asked = [name for name in exercises() if name.startswith(source.stem[:2] + ".")]
     assert len(whole.cells) - len(mine.cells) == len(asked)
     for name in asked:
-        assert sum(f'check("{name}"' in cell.source for cell in mine.cells) == 1, "the exercise itself stays"
+        assert sum(f'check("{name}"' in cell.source
+                   for cell in mine.cells) == 1, "the exercise itself stays"
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.stem)
@@ -45,7 +49,8 @@ def test_nothing_else_needs_a_solution(source: Path) -> None:
     """Or the student's version would stop at a NameError."""
     code = [cell for cell in read(source).cells if cell.cell_type == "code"]
     made = set().union(*(names(c.source, ast.Store) for c in code if "solution" in tags(c)))
-    elsewhere = set().union(*(names(c.source, ast.Store) for c in code if "solution" not in tags(c)))
+    elsewhere = set().union(*(names(c.source, ast.Store) for c in code
+                              if "solution" not in tags(c)))
     needed = set().union(*(names(c.source, ast.Load) for c in code if "solution" not in tags(c)))
     assert (made - elsewhere) & needed == set()
 
@@ -56,8 +61,10 @@ def test_an_instructor_gets_all_of_it_open_and_the_mistakes_to_expect(source: Pa
     nbformat.validate(mine)
     added = [cell for cell in mine.cells if cell.id.startswith("mistakes-")]
     assert [c.source for c in mine.cells if c not in added] == [c.source for c in whole.cells]
-    assert [c.get("outputs") for c in mine.cells if c not in added] == [c.get("outputs") for c in whole.cells]
-    assert not [c for c in mine.cells if "solution" in tags(c) and ("cellView" in c.metadata or "jupyter" in c.metadata)]
+    assert [c.get("outputs") for c in mine.cells if c not in added] == [c.get("outputs")
+        for c in whole.cells]
+    assert not [c for c in mine.cells if "solution" in tags(c)
+                and ("cellView" in c.metadata or "jupyter" in c.metadata)]
     for name in (name for name in exercises() if name.startswith(source.stem[:2] + ".")):
         (cell,) = [c for c in added if f"`{name}`" in c.source]
         assert all(remark in cell.source for remark in exercises()[name].mistakes)

@@ -1,4 +1,5 @@
-"""The commands that make the notebooks, the pages and the README: what they keep, what they notice, what they refuse."""
+"""The commands that make the notebooks, the pages and the README: what they keep, what they notice,
+what they refuse."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(execute, "inputs", lambda: iter([]))
         notebooks.make(folder / "00_demo.py", "demo")
         runs = [build_course.build(sources(folder=folder), folder / "out") for _ in range(2)]
-    (folder / "runs.json").write_text(json.dumps([[(s.stem, s.fresh, s.failed) for s in run] for run in runs]))
+    (folder / "runs.json").write_text(json.dumps([[(s.stem, s.fresh, s.failed) for s in run]
+                                                  for run in runs]))
     return folder
 
 
@@ -42,7 +44,8 @@ def page(built: Path) -> str:
 
 def test_a_broken_notebook_does_not_keep_the_others_from_being_made(built: Path) -> None:
     for run in json.loads((built / "runs.json").read_text()):
-        assert run == [["00_demo", False, ""], ["01_broken", False, "NameError: name 'unknown' is not defined"]]
+        assert run == [["00_demo", False, ""],
+                       ["01_broken", False, "NameError: name 'unknown' is not defined"]]
     assert {p.name for p in (built / "out").iterdir()} == {"00_demo.html"}
     assert {p.name for p in (built / "kept").iterdir()} == {"00_demo.ipynb"}
 
@@ -51,7 +54,8 @@ def test_the_stored_notebook_holds_outputs_and_nothing_of_the_machine(built: Pat
     notebook = nbformat.read(built / "00_demo.ipynb", as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == [1, 2, 3, 4]
-    assert [output.output_type for output in code[1].outputs] == ["display_data"], "the figure stays, the progress bar goes"
+    assert [output.output_type for output in code[1].outputs] == [
+        "display_data"], "the figure stays, the progress bar goes"
     assert code[2].outputs[0].text == "no network, no data folder: None\n"
     assert code[3].outputs[0].text == "0.33\n"
     assert set(notebook.metadata) == {"kernelspec", "language_info", "course"}
@@ -61,8 +65,10 @@ def test_the_stored_notebook_holds_outputs_and_nothing_of_the_machine(built: Pat
 
 def test_a_page_needs_no_network_and_shows_formulas(built: Path) -> None:
     html = page(built)
-    assert not re.findall(r"""(?:src|srcset)\s*=\s*["'](?!data:)|<link|<script|@import|url\(""", html)
-    assert html.count("<math") == 2 and "munder" in html, "the inline and the display formula, with its limits below"
+    assert not re.findall(r"""(?:src|srcset)\s*=\s*["'](?!data:)|<link|<script|@import|url\(""",
+                          html)
+    assert (html.count("<math") == 2
+            and "munder" in html), "the inline and the display formula, with its limits below"
     assert 'alt="A line that rises from 0 to 2"' in html
     assert '<a href="#What-you-will-learn">What you will learn</a>' in html
     assert "<td>Shirt</td>" in html
@@ -75,7 +81,8 @@ def test_a_formula_that_cannot_be_read_stays_readable(monkeypatch: pytest.Monkey
     assert pages.mathml("a &lt; b") == '<code class="tex">a &lt; b</code>'
 
 
-FORMULAS = [r"\arg\max_j f_j(x)", r"\begin{align} a &= b \\ &= c \end{align}", r"\Pr[y \ne c \mid x']", r"\lVert \delta \rVert_\infty"]
+FORMULAS = [r"\arg\max_j f_j(x)", r"\begin{align} a &= b \\ &= c \end{align}",
+            r"\Pr[y \ne c \mid x']", r"\lVert \delta \rVert_\infty"]
 
 
 @pytest.mark.parametrize("tex", FORMULAS)
@@ -86,15 +93,18 @@ def test_the_formulas_of_the_course_can_be_read(tex: str) -> None:
 
 
 def test_the_index_shows_every_notebook_and_the_results(built: Path) -> None:
-    done = [pages.Summary("00_demo", "0 · Demo $x$", "What it **shows**", 95.0), pages.Summary("01_b", "01_b", "", failed="NameError: <x>")]
+    done = [pages.Summary("00_demo", "0 · Demo $x$", "What it **shows**", 95.0),
+            pages.Summary("01_b", "01_b", "", failed="NameError: <x>")]
     html = pages.index(done, "| model | error |\n|---|---:|\n| natural | 11.5 |")
-    assert '<a href="00_demo.html">0 · Demo <math' in html and "<strong>shows</strong>" in html and "2 min" in html
+    assert ('<a href="00_demo.html">0 · Demo <math' in html and "<strong>shows</strong>" in html
+            and "2 min" in html)
     assert "01_b.html" not in html and "NameError: &lt;x&gt;" in html
     assert re.search(r"<td[^>]*>11.5</td>", html)
 
 
 def test_title_and_first_paragraph() -> None:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# One\n\n![x](y)\n\n- a\n\nThe *blurb*\ngoes on.\n\nMore.")])
+    notebook = nbformat.v4.new_notebook(cells=[
+        nbformat.v4.new_markdown_cell("# One\n\n![x](y)\n\n- a\n\nThe *blurb*\ngoes on.\n\nMore.")])
     assert pages.describe(notebook, "01_x") == ("One", "The *blurb*\ngoes on.")
     assert pages.describe(nbformat.v4.new_notebook(), "01_x") == ("01_x", "")
 
@@ -102,10 +112,12 @@ def test_title_and_first_paragraph() -> None:
 def test_the_fingerprint_sees_every_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "ROOT", tmp_path)
     monkeypatch.setattr(execute, "__file__", str(tmp_path / "execute.py"))
-    for name in ("execute.py", "course_lib/a.py", "course_lib/embedded/x.gz", "serialized_models/manifest.json"):
+    for name in ("execute.py", "course_lib/a.py", "course_lib/embedded/x.gz",
+                 "serialized_models/manifest.json"):
         write(tmp_path / name, "one")
     seen = [execute.fingerprint("source")]
-    for name in ("course_lib/a.py", "course_lib/embedded/x.gz", "serialized_models/manifest.json", "course_lib/new.py"):
+    for name in ("course_lib/a.py", "course_lib/embedded/x.gz", "serialized_models/manifest.json",
+                 "course_lib/new.py"):
         write(tmp_path / name, "two")
         seen.append(execute.fingerprint("source"))
     seen.append(execute.fingerprint("another source"))
@@ -122,7 +134,8 @@ def test_ids_are_kept_and_new_ones_do_not_depend_on_the_machine() -> None:
     for cell, name in zip(first.cells, "abcdefgh", strict=False):
         cell.id = name
     longer = DEMO.replace("# %%\nimport os", "# %%\nnew = 1\n\n# %%\nimport os")
-    again = [notebooks.stored(notebooks.jupytext.reads(longer, fmt="py:percent"), longer, first) for _ in range(2)]
+    again = [notebooks.stored(notebooks.jupytext.reads(longer, fmt="py:percent"), longer, first)
+             for _ in range(2)]
     ids = [cell.id for cell in again[0].cells]
     assert ids == [cell.id for cell in again[1].cells]
     assert [i for i in ids if len(i) == 1] == [cell.id for cell in first.cells]
@@ -134,13 +147,17 @@ def test_badges_and_setup_come_from_the_address() -> None:
     assert "https://colab.research.google.com/github/someone/some-course/blob/main/notebooks/01_unfairness.ipynb" in text
     assert f'ADDRESS, RELEASE = "{GITHUB}", "{release()}"' in text
     assert addressed(text, "01_unfairness", GITHUB) == text
-    assert addressed(text, "01_unfairness", "https://example.org/x") == addressed(DEMO, "01_unfairness", "https://example.org/x")
-    assert "colab" not in badges("x.ipynb", "https://example.org/x").lower().replace("for colab", "")
-    untouched = [chunk for chunk in DEMO.split("# %%") if '"setup"' not in chunk and '"badges"' not in chunk]
+    assert addressed(text, "01_unfairness", "https://example.org/x") == addressed(DEMO,
+        "01_unfairness", "https://example.org/x")
+    assert "colab" not in badges("x.ipynb", "https://example.org/x").lower().replace("for colab",
+        "")
+    untouched = [chunk for chunk in DEMO.split("# %%") if '"setup"' not in chunk
+                 and '"badges"' not in chunk]
     assert all(chunk.strip() in text for chunk in untouched)
 
 
-def test_the_setup_cell_says_what_to_do_where_there_is_no_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setup_cell_says_what_to_do_where_there_is_no_course(tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(RuntimeError, match="no public address yet"):
@@ -148,10 +165,14 @@ def test_the_setup_cell_says_what_to_do_where_there_is_no_course(tmp_path: Path,
 
 
 def test_the_address_stands_in_one_place() -> None:
-    """Whatever else shows it is written by a command: the notebooks, and the marked lines of the README."""
-    own = [p for folder in ("course_lib", "tools", "tests", "docs", ".github") for p in (ROOT / folder).rglob("*") if p.is_file()]
-    own += [p for p in ROOT.iterdir() if p.is_file() and p.name not in {"README.md", "pyproject.toml"}]
-    texts = [p for p in own if p.suffix in {".py", ".md", ".yml", ".toml", ".txt", ".j2", ".cff", ""} and "__pycache__" not in p.parts]
+    """Whatever else shows it is written by a command: the notebooks, and the marked lines of the
+    README."""
+    own = [p for folder in ("course_lib", "tools", "tests", "docs", ".github")
+           for p in (ROOT / folder).rglob("*") if p.is_file()]
+    own += [p for p in ROOT.iterdir() if p.is_file()
+            and p.name not in {"README.md", "pyproject.toml"}]
+    texts = [p for p in own if p.suffix in {".py", ".md", ".yml", ".toml", ".txt", ".j2", ".cff",
+                                            ""} and "__pycache__" not in p.parts]
     assert [p for p in texts if address() in p.read_text(encoding="utf-8", errors="ignore")] == []
 
 
@@ -175,7 +196,8 @@ def test_no_notebooks_is_an_error_that_says_what_is_expected(tmp_path: Path) -> 
         sources(folder=tmp_path)
 
 
-def test_an_address_is_written_without_executing_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_is_written_without_executing_anything(tmp_path: Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = tmp_path / "00_demo.py", tmp_path / "00_demo.ipynb"
     source.write_text(addressed(DEMO, "00_demo"))
     run = notebooks.jupytext.reads(source.read_text(), fmt="py:percent")
@@ -185,7 +207,8 @@ def test_an_address_is_written_without_executing_anything(tmp_path: Path, monkey
     monkeypatch.setattr("tools.addresses.address", lambda: GITHUB)
     notebooks.readdress(source)
     after = nbformat.read(target, as_version=4)
-    changed = [cell.metadata.tags for cell, old in zip(after.cells, before.cells, strict=True) if cell != old]
+    changed = [cell.metadata.tags for cell, old in zip(after.cells, before.cells, strict=True)
+               if cell != old]
     assert changed == [["badges"], ["setup"]] and GITHUB in source.read_text()
     assert after.cells[-1].outputs == run.cells[-1].outputs
     assert after.metadata.course == before.metadata.course, "the outputs are still of this code"

@@ -1,7 +1,8 @@
-"""Loaded as the twin's Python starts: what Colab has under /content is in a folder of the twin's own, and a FULL training may be small.
-
-The course's own code stays as it is. A test must not write to /content, and not train for hours: after course_lib.colab and
-course_lib.recipes are loaded, this gives the first other places and the second a smaller training.
+"""Loaded as the twin's Python starts: what Colab has under /content is in a folder of the twin's
+own, and a FULL training may be small.
+ The course's own code stays as it is. A test must not write to /content, and not train for hours:
+after course_lib.colab and course_lib.recipes are loaded, this gives the first other places and the
+second a smaller training.
 """
 
 import functools

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 
-def mount(mountpoint: str, force_remount: bool = False, timeout_ms: int = 120000, readonly: bool = False) -> None:
+def mount(mountpoint: str, force_remount: bool = False, timeout_ms: int = 120000,
+          readonly: bool = False) -> None:
     if os.environ.get("TWIN_DRIVE") == "refused":
         raise ValueError("mount failed")
     asked = Path(os.environ["TWIN_MACHINE"]) / "mounts"
