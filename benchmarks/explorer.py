@@ -23,7 +23,7 @@ from tests.browser.servers import browser, opened, server
 
 # each budget has a picture of its own
 VIEWS = ("Errors by class", "All budgets", "Confusion matrix")
-CODE = "from course_lib.widgets import explore\nexplore()"
+CODE = "from course_lib.explorer.widgets import explore\nexplore()"
 MOVED = """(old) => new Promise(done => { const look = () => {
     const i = document.querySelector("img.explorer-figure");
     i && i.src !== old && i.complete ? requestAnimationFrame(() => done(performance.now())) : setTimeout(look, 2) }; look() })"""
@@ -68,7 +68,7 @@ def in_python() -> Iterator[tuple[str, float]]:
     from course_lib import list_models, load_model
 
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import course_lib.widgets"], check=True)
+    subprocess.run([sys.executable, "-c", "import course_lib.explorer.widgets"], check=True)
     started = 1000 * (time.perf_counter() - began)
     yield "a new Python that imports the explorer", started
     yield "load_model of a LeNet-5", of(lambda: load_model("exp1/natural"))

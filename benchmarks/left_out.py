@@ -14,7 +14,7 @@ from typing import Any
 import distributed
 
 from benchmarks.harness import main, part
-from course_lib.leave_out import leave_out
+from course_lib.lab.leave_out import leave_out
 
 RECIPE, LEFT_OUT, TRAINING = "luf/fashion-mnist-standard", 100, 4800
 
@@ -37,7 +37,7 @@ def seconds(workers: int, left_out: int, limit: int | None) -> tuple[float, list
 
 
 def _warm(limit: int | None) -> int:
-    from course_lib.leave_out import Task
+    from course_lib.lab.leave_out import Task
 
     task = Task(RECIPE, limit=limit)
     return len(task.data.train) + len(task.made())

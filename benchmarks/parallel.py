@@ -24,8 +24,8 @@ from benchmarks.store_overhead import TimedStore
 from course_lib import build
 from course_lib.attacks import PGD
 from course_lib.data import Split
+from course_lib.lab.torchrun import joined
 from course_lib.methods import METHODS, Method
-from course_lib.parallel import joined
 from course_lib.training import Checkpoints, Optim, fit
 
 MODEL, BATCH, BATCHES, ROUNDS = os.environ.get("COURSE_BENCH_MODEL", "preact_resnet_s"), 128, 10, 3

@@ -111,7 +111,7 @@ def do_list(args: argparse.Namespace) -> tuple[Any, str]:
 
 
 def do_train(args: argparse.Namespace) -> tuple[Any, str]:
-    from course_lib.parallel import joined
+    from course_lib.lab.torchrun import joined
     from course_lib.recipes import finished, run, stored_name
     from course_lib.zoo import publish
 
@@ -131,7 +131,7 @@ def do_train(args: argparse.Namespace) -> tuple[Any, str]:
 
 
 def do_sweep(args: argparse.Namespace) -> tuple[Any, str]:
-    from course_lib.sweep import sweep
+    from course_lib.lab.sweep import sweep
     from course_lib.zoo import models_dir
 
     where = {} if args.scheduler is None else {"backend": "dask", "scheduler": args.scheduler}
@@ -166,7 +166,7 @@ def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
 
 
 def do_examine(args: argparse.Namespace) -> tuple[Any, str]:
-    from course_lib.examination import examine_stored
+    from course_lib.lab.examine import examine_stored
     from course_lib.zoo import models_dir
 
     rows = examine_stored(args.patterns, attacks=args.attack, eps=args.eps,
@@ -176,7 +176,7 @@ def do_examine(args: argparse.Namespace) -> tuple[Any, str]:
 
 
 def do_score(args: argparse.Namespace) -> tuple[Any, str]:
-    from course_lib.scoring import score_stored
+    from course_lib.lab.score import score_stored
     from course_lib.zoo import models_dir
 
     rows = score_stored(args.patterns, seeds=args.seeds, per_class=args.per_class, jobs=args.jobs,
@@ -187,7 +187,7 @@ def do_score(args: argparse.Namespace) -> tuple[Any, str]:
 
 
 def do_luf(args: argparse.Namespace) -> tuple[Any, str]:
-    from course_lib.leave_out import leave_out
+    from course_lib.lab.leave_out import leave_out
     from course_lib.zoo import models_dir
 
     where = {} if args.scheduler is None else {"backend": "dask", "scheduler": args.scheduler}
@@ -208,7 +208,7 @@ def do_results(args: argparse.Namespace) -> tuple[Any, str]:
 
 
 def do_doctor(args: argparse.Namespace) -> tuple[Any, str]:
-    from course_lib.doctor import examine, table
+    from course_lib.lab.doctor import examine, table
 
     found = table(examine())
     return found, str(found)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib import native
-from course_lib.adult import UNITS
+from course_lib.datasets.adult import UNITS
 from course_lib.errors import CourseError, pick, whole
 from course_lib.models import Accelerated
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from course_lib.errors import CourseError, pick, whole
 from course_lib.locks import locked
 
-EMBEDDED = Path(__file__).parent / "embedded"
+EMBEDDED = Path(__file__).parent / "datasets" / "embedded"
 TRAIN_SHARE = 0.8
 
 

@@ -17,16 +17,16 @@ import torch
 from torch import nn
 
 import course_lib
-from course_lib.adult import UNITS, balanced
 from course_lib.attacks import ATTACKS, NAMED, PGD
 from course_lib.checkpoints import Store
 from course_lib.data import Dataset, Split, batches, load
+from course_lib.datasets.adult import UNITS, balanced
 from course_lib.errors import CourseError, pick, whole
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report
+from course_lib.lab.torchrun import group
 from course_lib.methods import METHODS, Method, Step
 from course_lib.models import build, device
-from course_lib.parallel import group
 from course_lib.training import Optim, Run, divided, environment, fit
 from course_lib.zoo import entry, load_model, load_record, models_dir, verified
 
@@ -294,7 +294,7 @@ def _scores() -> dict[str, Recipe]:
 
 
 def _left_out() -> dict[str, Recipe]:
-    """What is trained again and again with one example left out (`course_lib.leave_out`); no
+    """What is trained again and again with one example left out (`course_lib.lab.leave_out`); no
     weights are kept."""
     found = {}
     for data, model, attack in (("fashion-mnist", "lenet5", ATTACKS["pgd10"]),

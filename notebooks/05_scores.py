@@ -131,14 +131,14 @@ import torch
 from IPython.display import Markdown, display
 
 from course_lib import PGD, CourseError, Optim, build, evaluate, fit, lesson, load, load_model, load_report, plots, plots_scores, results
-from course_lib.adult import BOUNDS, FEATURES, GROUPS, UNITS, WORDS, code
 from course_lib.attacks import ATTACKS, NAMED, predict
+from course_lib.datasets.adult import BOUNDS, FEATURES, GROUPS, UNITS, WORDS, code
 from course_lib.fairness import Spread
-from course_lib.leave_out import DESIGNS, excess, load_luf
+from course_lib.lab.leave_out import DESIGNS, excess, load_luf
+from course_lib.lab.score import PLANS, confidences
 from course_lib.methods import METHODS
 from course_lib.results import missing
 from course_lib.scores import cau, cru_eps, cru_s, eou, grid_eps, group_means, least_eps, luf, success
-from course_lib.scoring import PLANS, confidences
 from course_lib.zoo import load_scores
 
 known = results.known()  # recipe -> seeds

@@ -111,7 +111,7 @@ print("You predict:", my_prediction)
 
 # %%
 from course_lib import lesson, plots
-from course_lib.widgets import explore
+from course_lib.explorer.widgets import explore
 
 panel = explore(out=session.results / "explorer")
 panel
@@ -134,7 +134,7 @@ TAKEN_FOR = ""  # @param {type:"string"}
 IMAGE = 1  # @param {type:"integer"}
 SCORE = ""  # @param {type:"string"}
 
-from course_lib.explorer import Explorer
+from course_lib.explorer.views import Explorer
 
 explorer = Explorer()
 view = explorer.look(VIEW, MODEL, BESIDE, attack=ATTACK, eps=EPS, row=CLASS, column=TAKEN_FOR, number=IMAGE,

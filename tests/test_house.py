@@ -53,7 +53,7 @@ def test_rooms_import_only_from_rooms_above() -> None:
     tuple(TopologicalSorter(IMPORTS).static_order())  # raises CycleError where there is a ring
     assert "course_lib.evaluation" not in IMPORTS["course_lib.training"]
     assert not {"course_lib.training", "course_lib.recipes",
-                "course_lib.sweep"} & IMPORTS["course_lib.plots"]
+                "course_lib.lab.sweep"} & IMPORTS["course_lib.plots"]
     assert not {"course_lib.training", "course_lib.recipes",
                 "course_lib.methods"} & IMPORTS["course_lib.diagnostics"]
 

@@ -13,10 +13,10 @@ from course_lib.data import LOADERS, load
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report, Spread
+from course_lib.lab.sweep import waves
 from course_lib.methods import METHODS
 from course_lib.models import MODELS
 from course_lib.recipes import CHOSEN, RECIPES, TRANSFORMS, Copies, digest, finished, run, stored_name, up_to_date
-from course_lib.sweep import waves
 from course_lib.training import Optim
 from course_lib.zoo import entry, list_models, load_model, load_record, load_reports, manifest, models_dir, publish
 from tests.helpers import network_of, same_weights, tiny_dataset, with_tiny_recipes

@@ -1,4 +1,4 @@
-"""Make course_lib/embedded/cifar10/ from the full data set in the course's cache: python -m
+"""Make course_lib/datasets/embedded/cifar10/ from the full data set in the course's cache: python -m
 tools.embed_cifar10"""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from course_lib.data import EMBEDDED, TRAIN_SHARE, load, stratified
-from course_lib.photos import CIFAR10, _whole, cache_dir
+from course_lib.datasets.cifar10 import CIFAR10, _whole, cache_dir
 
 N, ACROSS = 2000, 50
 

@@ -1,4 +1,4 @@
-"""Make course_lib/embedded/ from the full data sets in the course's cache: python
+"""Make course_lib/datasets/embedded/ from the full data sets in the course's cache: python
 tools/embed_data.py"""
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ is the 95 % t-interval of the mean over seeds; with one seed there is none."""
 LICENCE = """## Licence
 
 Weights and records are under the project's MIT licence ([LICENSE](../LICENSE)). The data they were trained on keep the licences of their
-makers, which stand in [course_lib/embedded](../course_lib/embedded)."""
+makers, which stand in [course_lib/datasets/embedded](../course_lib/datasets/embedded)."""
 
 
 def collected(root: Path | None = None) -> Records:

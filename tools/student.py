@@ -19,7 +19,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 
-from course_lib.lesson import exercises
+from course_lib.lessons.lesson import exercises
 from tools.common import BUILD, ToolError, sources, write
 
 STUDENT, INSTRUCTOR = BUILD / "student", BUILD / "instructor"

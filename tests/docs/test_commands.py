@@ -147,7 +147,7 @@ COMMANDS: dict[str, Callable[[str, Path], None]] = {
     "torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m course_lib train gpu/cifar10/preact_resnet18/pgd-at --seed 0": understood,
     "torchrun --standalone --nproc-per-node 2 --max-restarts 3 -m course_lib train exp1/pgd-at --seed 0": elsewhere,  # test_parallel
     'pip install -e ".[cluster]"': instead(f"{sys.executable} -c 'import dask, distributed'"),
-    "dask scheduler": elsewhere,  # tests/test_cluster.py has both
+    "dask scheduler": elsewhere,  # tests/lab/test_cluster.py has both
     "dask worker tcp://HEAD:8786 --nworkers 16 --nthreads 1": elsewhere,
     "python -m course_lib sweep exp1 exp4 --scheduler tcp://HEAD:8786 --out /shared/runs --models /shared/models": understood,
     ". .venv/bin/activate": instead(". .venv/bin/activate && python -c 'import course_lib'"),

@@ -51,7 +51,7 @@ def test_the_example_is_not_in_the_project_already() -> None:
 
 
 def test_its_own_tests_and_those_over_all_methods_take_it_in(copy: Path) -> None:
-    told = call(copy, "-m", "pytest", "-q", "tests/test_smooth_at.py", "tests/test_methods.py",
+    told = call(copy, "-m", "pytest", "-q", "tests/test_smooth_at.py", "tests/methods/test_methods.py",
                 "-k", "smooth_at")
     passed = re.search(r"(\d+) passed", told)
     assert passed and int(passed[1]) >= 8, told

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from course_lib.disk import Disk
+from course_lib.checkpoints.disk import Disk
 
 # fsync is slow on disks, and most faults do not need one
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from course_lib.checkpoints import Store
-from course_lib.disk import NAME, Key
-from course_lib.packing import FORMAT, pack, spec
+from course_lib.checkpoints.disk import NAME, Key
+from course_lib.checkpoints.packing import FORMAT, pack, spec
 from tests.faults.shims import make_state, same, share
 
 CASES = 2_400
@@ -316,7 +316,7 @@ def test_a_forgery_without_a_fault_would_be_loaded(folder: Path, good: Files) ->
 
 def test_a_file_larger_than_any_checkpoint_is_not_read(folder: Path, good: Files,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("course_lib.disk.MAX_BYTES", max(map(len, good.values())))
+    monkeypatch.setattr("course_lib.checkpoints.disk.MAX_BYTES", max(map(len, good.values())))
     big = forged(saved({"w": torch.zeros(100_000)}))
     found, told = newest_of(folder, {**good, **big})
     assert found == 3

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from course_lib.checkpoints import SaveError, Store
-from course_lib.disk import Disk
+from course_lib.checkpoints.disk import Disk
 from course_lib.errors import CourseError
 from course_lib.training import fit
 from tests.faults.jobs import EPOCHS, training

@@ -14,11 +14,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.checkpoints import RECORD, Store
+from course_lib.checkpoints.store import RECORD, Store
+from course_lib.checkpoints.disk import NAME, Key
+from course_lib.checkpoints.packing import pack, unpack
 from course_lib.colab import Session
-from course_lib.disk import NAME, Key
 from course_lib.errors import CourseError
-from course_lib.packing import pack, unpack
 from tests.faults.shims import MEMORY, make_state, same, share
 
 EXAMPLES = settings(max_examples=share(2_000))

@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 from course_lib.checkpoints import Store
-from course_lib.disk import Disk, Folder, Key
-from course_lib.mirror import Mirror
+from course_lib.checkpoints.disk import Disk, Folder, Key
+from course_lib.checkpoints.mirror import Mirror
 from tests.faults.shims import LyingDisk, make_state, same, share
 
 SCHEDULES = 500

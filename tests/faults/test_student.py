@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from course_lib import colab
 from course_lib.checkpoints import Store
-from course_lib.disk import Disk
+from course_lib.checkpoints.disk import Disk
 from course_lib.errors import CourseError
 from course_lib.methods.base import Method
 from course_lib.training import fit

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from course_lib import lease
-from course_lib.checkpoints import SaveError, Store
+from course_lib.checkpoints import SaveError, Store, lease
+from course_lib.checkpoints.lease import Lease
 from course_lib.errors import CourseError
-from course_lib.lease import Lease
 from tests.faults.shims import make_state, same, share
 
 SAVES = 1_000

@@ -18,9 +18,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from course_lib import doctor
 from course_lib.errors import CourseError
 from course_lib.fairness import Report
+from course_lib.lab import doctor
 from course_lib.models import build
 from course_lib.zoo import compare, list_models, load_model, load_record, load_report, publish
 from tests.faults.shims import MEMORY, share

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from course_lib.lesson import exercises
+from course_lib.lessons.lesson import exercises
 from tools.common import sources
 from tools.student import for_instructor, for_student, tags
 

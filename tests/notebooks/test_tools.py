@@ -112,11 +112,11 @@ def test_title_and_first_paragraph() -> None:
 def test_the_fingerprint_sees_every_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "ROOT", tmp_path)
     monkeypatch.setattr(execute, "__file__", str(tmp_path / "execute.py"))
-    for name in ("execute.py", "course_lib/a.py", "course_lib/embedded/x.gz",
+    for name in ("execute.py", "course_lib/a.py", "course_lib/datasets/embedded/x.gz",
                  "serialized_models/manifest.json"):
         write(tmp_path / name, "one")
     seen = [execute.fingerprint("source")]
-    for name in ("course_lib/a.py", "course_lib/embedded/x.gz", "serialized_models/manifest.json",
+    for name in ("course_lib/a.py", "course_lib/datasets/embedded/x.gz", "serialized_models/manifest.json",
                  "course_lib/new.py"):
         write(tmp_path / name, "two")
         seen.append(execute.fingerprint("source"))

@@ -1,0 +1,1 @@
+"""One file a data set: where its files come from, and how they are read."""

@@ -1,0 +1,1 @@
+"""The recipes as data, one file an experiment."""

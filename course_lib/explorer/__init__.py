@@ -1,0 +1,1 @@
+"""Every stored model under your own sliders: `explore()`."""

@@ -1,0 +1,1 @@
+"""What fills serialized_models/: sweeps, examinations, scores, left-out trainings."""

@@ -1,0 +1,366 @@
+from __future__ import annotations
+
+import collections
+import os
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from course_lib.checkpoints import SaveError, Store
+from course_lib.checkpoints import store as checkpoints
+from course_lib.checkpoints.disk import Key
+from course_lib.errors import CourseError
+from tests.faults.shims import WatchedDisk
+
+IDENTITY = {"recipe": "exp1/pgd-at", "rate": 0.001, "data": "ab12", "classes": "cat, dog",
+            "format": 1}
+ENVIRONMENT = {"threads": 1, "torch": "2.13.0", "cpu": "AVX2"}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is closed waits long enough for its mirror, on a busy machine too."""
+    monkeypatch.setattr(Store, "closing_time", 120.0)
+
+
+def a_state(step: int = 3) -> dict[str, Any]:
+    model = torch.nn.Linear(3, 2)
+    return {
+        "model": model.state_dict(),
+        "tied": [model.weight, model.weight.t()],
+        "epoch": step,
+        "best": float("inf"),
+        "words": {"ε": "8/255", 7: None, "last": True, "pair": (1, 2.5)},
+        "random": torch.get_rng_state(),
+        "kinds": [torch.ones(2, dtype=d) for d in (torch.bfloat16, torch.float16, torch.bool,
+                                                   torch.int8, torch.complex64, torch.float64)],
+        "empty": [torch.zeros(0), [], {}, torch.tensor(3)],
+        "last": torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
+    }
+
+
+def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
+    state = a_state()
+    store = Store(tmp_path / "run")
+    assert store.latest() is None
+    assert store.status == "not saved yet"
+    store.save(3, state)
+    assert store.status == "saved locally"
+    step, again = Store(tmp_path / "run").latest() or (None, {})
+    assert step == 3
+    assert again.keys() == state.keys()
+    assert all(torch.equal(value, again["model"][name]) for name, value in state["model"].items())
+    assert again["words"] == state["words"]
+    assert (again["epoch"], again["best"], again["empty"][1:3]) == (3, float("inf"), [[], {}])
+    for old, new in zip(
+        [*state["kinds"], *state["tied"], state["random"], state["last"]],
+        [*again["kinds"], *again["tied"], again["random"], again["last"]],
+        strict=True,
+    ):
+        assert old.dtype == new.dtype
+        assert torch.equal(old, new)
+        assert not new.requires_grad
+    assert again["last"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_what_is_saved_is_the_state_of_that_moment(tmp_path: Path) -> None:
+    state = {"model": {"w": torch.zeros(2)}, "list": [1]}
+    store = Store(tmp_path, tmp_path / "mirror")
+    store.save(1, state)
+    state["model"]["w"] += 1
+    state["list"].append(2)
+    store.close()
+    for folder in (tmp_path, tmp_path / "mirror"):
+        _, again = Store(folder).latest() or (None, {})
+        assert again["model"]["w"].tolist() == [0, 0]
+        assert again["list"] == [1]
+
+
+def test_keeps_the_newest_three(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for step in (5, 1, 9, 7, 30, 200):
+        store.save(step, {"model": {}, "step": step})
+    assert sorted(key.step for key in store.folder.copies()) == [9, 30, 200]
+    assert (store.latest() or (0,))[0] == 200
+    more = Store(tmp_path, keep=5)
+    for step in range(201, 210):
+        more.save(step, {"model": {}})
+    assert sorted(key.step for key in more.folder.copies()) == [205, 206, 207, 208, 209]
+    with pytest.raises(CourseError, match="keep is 2; it must be a whole number, 3 or more"):
+        Store(tmp_path, keep=2)
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        (numpy.float64(1), "numpy.float64"),
+        (Path("x"), "Path"),
+        ({1, 2}, "set"),
+        (torch.zeros(2).to_sparse(), "Tensor"),
+        (object(), "object"),
+        (collections.OrderedDict([(1.5j, 2)]), "complex"),
+    ],
+)
+def test_a_state_that_could_not_be_loaded_again_is_refused(tmp_path: Path, value: object,
+                                                           word: str) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(CourseError, match=rf"state\['list'\]\[1\] holds a .*{word}; a state holds tensors, numbers"):
+        store.save(1, {"list": [0, value]})
+    assert store.latest() is None
+
+
+def test_a_state_without_an_end_or_beyond_measure_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    around: list[Any] = []
+    around.append(around)
+    with pytest.raises(CourseError, match="contain itself"):
+        store.save(1, {"list": around})
+    with pytest.raises(CourseError, match="Keep long lists of numbers as one tensor each"):
+        store.save(1, {"list": [0.5] * 250_000})
+    with pytest.raises(CourseError, match="step is -1"):
+        store.save(-1, {})
+    assert store.latest() is None
+    store.save(1, {"list": [0.5] * 100_000})
+    assert (store.latest() or (0,))[0] == 1
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, bad: float) -> None:
+    store = Store(tmp_path)
+    store.save(1, {"model": {"w": torch.zeros(2)}, "loss": bad, "best": torch.tensor(bad)})
+    with pytest.raises(SaveError, match=r"\['model'\]\['w'\] is NaN or infinite"):
+        store.save(2, {"model": {"w": torch.tensor([0.0, bad])}})
+    assert (store.latest() or (0,))[0] == 1
+    assert "NaN" in store.status
+
+
+def test_another_run_is_refused_with_a_list_and_the_word(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    store.open(IDENTITY, ENVIRONMENT)
+    store.save(7, {"model": {}})
+    store.close()
+    other = {**IDENTITY, "rate": 0.01, "data": "cd34", "seed": 1}
+    del other["classes"]
+    store = Store(tmp_path / "run")
+    with pytest.raises(CourseError) as refusal:
+        store.open(other, ENVIRONMENT)
+    text = str(refusal.value)
+    assert ("classes is not given, was 'cat, dog'; data is 'cd34', was 'ab12'; rate is 0.01, was "
+            "0.001; seed is 1, was not given" in text)
+    assert "recipe" not in text
+    assert "store.fresh()" in text
+    assert str(tmp_path / "run-2") in text
+    fresh = store.fresh()
+    assert fresh.dir == tmp_path / "run-2"
+    fresh.open(other, ENVIRONMENT)
+    assert fresh.latest() is None
+    fresh.save(1, {"model": {}})
+    fresh.close()
+    assert store.fresh().dir == fresh.fresh().dir == tmp_path / "run-3"
+    store.open(IDENTITY, ENVIRONMENT)  # the old one goes on as it was
+    assert (store.latest() or (0,))[0] == 7
+    store.close()
+
+
+def test_another_environment_is_told_and_goes_on(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.open(IDENTITY, ENVIRONMENT)
+    store.save(7, {"model": {}})
+    store.close()
+    store = Store(tmp_path)
+    with pytest.warns(UserWarning,
+                      match="threads is 4, was 1: it will be as good, but bit-identity is not "
+                      "promised"):
+        store.open(IDENTITY, {**ENVIRONMENT, "threads": 4})
+    assert (store.latest() or (0,))[0] == 7
+    store.close()
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, 1j, b"x", torch.tensor(1)])
+def test_an_identity_is_flat(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(CourseError,
+                       match=r"identity\['rate'\] is .*; it must be a string or a number"):
+        Store(tmp_path).open({"rate": value}, {})
+
+
+def test_a_new_machine_goes_on_from_the_mirror(tmp_path: Path) -> None:
+    store = Store(tmp_path / "old machine", tmp_path / "drive" / "run")
+    store.open(IDENTITY, ENVIRONMENT)
+    store.save(7, {"model": {"w": torch.ones(3)}})
+    store.close()
+    assert store.status == "saved locally, on Drive, verified"
+    store = Store(tmp_path / "new machine", tmp_path / "drive" / "run")
+    store.open(IDENTITY, ENVIRONMENT)
+    step, state = store.latest() or (0, {})
+    assert (step, state["model"]["w"].tolist()) == (7, [1, 1, 1])
+    store.save(8, {"model": {"w": torch.ones(3) * 2}})
+    store.close()
+    newest = Store(tmp_path / "old machine", tmp_path / "drive" / "run")  # which is behind now
+    assert (newest.latest() or (0,))[0] == 8
+    with pytest.raises(CourseError, match="rate is 2"):
+        Store(tmp_path / "third machine", tmp_path / "drive" / "run").open({**IDENTITY, "rate": 2},
+            ENVIRONMENT)
+    assert newest.fresh().mirror is not None
+    assert newest.fresh().mirror.folder.path == tmp_path / "drive" / "run-2"
+
+
+def test_a_slow_mirror_does_not_hold_up_a_save_and_gets_the_newest(tmp_path: Path) -> None:
+    store = Store(tmp_path / "here", tmp_path / "there")
+    assert store.mirror
+    gate, copied = threading.Event(), []
+    copy = store.mirror.copy
+    store.mirror.copy = lambda packed: (gate.wait(), copied.append(packed.key.step), copy(packed))  # type: ignore[method-assign]
+    for step in range(10):
+        store.save(step, {"model": {}})  # would hang here
+    assert store.status == "saved locally"
+    gate.set()
+    store.close()
+    assert copied[-1] == 9
+    assert len(copied) <= 2
+    assert store.status == "saved locally, on Drive, verified"
+
+
+def test_an_unmounted_drive_is_not_taken_for_a_folder(tmp_path: Path) -> None:
+    """When Drive goes, an empty local folder is left; what would be written there is lost, and
+    Drive cannot be mounted again."""
+    drive = tmp_path / "drive" / "MyDrive"
+    drive.mkdir(parents=True)
+    store = Store(tmp_path / "here", drive / "course" / "run")
+    assert store.mirror
+    store.save(1, {"model": {}})
+    assert store.mirror.close(60)
+    os.rename(drive, tmp_path / "gone")
+    store.mirror.retry = 0.01
+    with pytest.warns(UserWarning, match="is not there any more.: .* Training goes on and saves locally") as told:
+        store.save(2, {"model": {}})
+        store.mirror.close(60)
+        store.save(3, {"model": {}})
+    assert len(told) == 1
+    assert not list((tmp_path / "drive").iterdir())
+    os.rename(tmp_path / "gone", drive)
+    store.save(4, {"model": {}})
+    store.close()
+    assert (Store(drive / "course" / "run").latest() or (0,))[0] == 4
+
+
+def test_close_says_when_the_mirror_is_behind(tmp_path: Path) -> None:
+    store = Store(tmp_path / "here", tmp_path / "there")
+    assert store.mirror
+    gate = threading.Event()
+    copy = store.mirror.copy
+    store.mirror.copy = lambda packed: (gate.wait(), copy(packed))  # type: ignore[method-assign]
+    store.closing_time = 0.01
+    store.save(5, {"model": {}})
+    with pytest.warns(UserWarning,
+                      match="The newest checkpoint, step 5, is in .*here but not yet in .*there"):
+        store.close()
+    gate.set()
+    assert store.mirror.close(60)
+    store.closing_time = 60
+    store.save(6, {"model": {}})
+    store.close()
+
+
+def test_a_mirror_that_cannot_be_reached_at_the_start_is_told_and_tried_again(tmp_path:
+        Path) -> None:
+    (tmp_path / "drive").write_text("a file where a folder should be")
+    store = Store(tmp_path / "here", tmp_path / "drive" / "run")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        store.open(IDENTITY, ENVIRONMENT)
+        assert store.latest() is None
+        store.save(1, {"model": {}})
+        assert store.mirror
+        store.mirror.close(60)
+        store.save(2, {"model": {}})
+    assert any("Training goes on" in str(warning.message) for warning in told)
+    (tmp_path / "drive").unlink()
+    store.save(3, {"model": {}})
+    store.close()
+    assert (Store(tmp_path / "drive" / "run").latest() or (0,))[0] == 3
+
+
+def test_a_damaged_record_is_made_anew(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.open(IDENTITY, ENVIRONMENT)
+    store.save(1, {"model": {}})
+    store.close()
+    (tmp_path / checkpoints.RECORD).write_text("<html>")
+    store = Store(tmp_path)
+    with pytest.warns(UserWarning, match="store.json is damaged and is made anew"):
+        store.open(IDENTITY, ENVIRONMENT)
+    assert (store.latest() or (0,))[0] == 1
+    store.close()
+    (tmp_path / checkpoints.RECORD).unlink()
+    other = Store(tmp_path)
+    other.open({**IDENTITY, "rate": 5}, ENVIRONMENT)
+    with pytest.warns(UserWarning, match="made by another run: rate is 5, was 0.001"):
+        assert other.latest() is None  # each checkpoint knows its run
+    other.close()
+
+
+def test_half_written_files_are_swept_away_by_the_next_run(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-123-0").write_bytes(b"half a checkpoint")
+    (tmp_path / "notes.txt").write_text("mine")
+    with Store(tmp_path) as store:
+        store.open(IDENTITY, ENVIRONMENT)
+        assert not (tmp_path / ".tmp-123-0").exists()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert not (tmp_path / "lease.json").exists()
+
+
+def test_the_newest_is_the_one_of_the_highest_step() -> None:
+    assert max(Key(9, "f"), Key(10, "a")) == Key(10, "a")
+    assert str(Key(10, "a")) == "ckpt-10-a"
+
+
+def test_the_lease_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("course_lib.checkpoints.lease.Lease.beat", 0.01)
+    store = Store(tmp_path)
+    store.open(IDENTITY, ENVIRONMENT)
+    counts: set[str] = set()
+    while len(counts) < 3:
+        counts.add((tmp_path / "lease.json").read_text())
+        time.sleep(0.002)
+    store.close()
+
+
+def test_the_order_of_a_save(tmp_path: Path) -> None:
+    """Nothing but a power cut can show that a fsync is missing: so the calls themselves are
+    compared."""
+    store = Store(tmp_path)
+    for step in range(3):
+        store.save(step, {"model": {}})
+    store.folder.disk = disk = WatchedDisk()
+    store.save(3, {"model": {}})
+    one_file = ["create", "write", "fsync", "close", "rename", "fsync_folder"]
+    assert disk.seen == [*one_file, *one_file, "names", "remove", "remove"]
+
+
+def test_the_order_of_a_copy(tmp_path: Path) -> None:
+    store = Store(tmp_path / "here", tmp_path / "there")
+    assert store.mirror
+    for step in range(4):
+        store.mirror.folder.disk = disk = WatchedDisk()
+        store.save(step, {"model": {}})
+        assert store.mirror.close(60)
+    one_file = ["create", "write", "fsync", "close", "read"]
+    assert disk.seen == ["make", *one_file, *one_file, "names", "truncate", "remove", "truncate",
+                         "remove"]
+
+
+def test_a_file_that_is_listed_but_not_there_is_skipped(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(1, {"model": {}})
+    for name in (str(Key(9, "a" * 64)), f"{Key(9, 'a' * 64)}.ok"):
+        (tmp_path / name).symlink_to("nowhere")
+    with pytest.warns(UserWarning, match="ckpt-9-a* is skipped: it is not there any more"):
+        found = store.latest()
+    assert found is not None
+    assert found[0] == 1

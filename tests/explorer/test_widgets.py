@@ -1,0 +1,191 @@
+"""The panel without a browser: every control redraws the one picture, and whatever goes wrong is a
+sentence."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import re
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from course_lib.explorer.views import Look, View
+
+with warnings.catch_warnings():
+    # ipywidgets' own, of comms without a kernel
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from course_lib.explorer.widgets import NONE, TITLES, Panel, explore
+
+MODELS = ("exp1/natural", "exp1/pgd-at", "exp3/remargin-05")
+
+
+@pytest.fixture
+def panel(tmp_path: Path) -> Iterator[Panel]:
+    made = explore(MODELS, out=tmp_path / "saved")
+    yield made
+    made.close()
+
+
+def words(panel: Panel) -> str:
+    return re.sub("<[^>]*>", "", panel.note.value)
+
+
+def picture(panel: Panel) -> bytes:
+    (data,) = re.findall(r"data:image/png;base64,([^\"]+)", panel.picture.value)
+    return base64.b64decode(data)
+
+
+def test_it_opens_with_two_models_and_a_figure_with_its_text(panel: Panel) -> None:
+    assert picture(panel).startswith(b"\x89PNG") and words(panel).startswith("Errors by class")
+    assert f'alt="{words(panel)}"' in panel.picture.value
+    assert panel.look().models == ("exp1/natural", "exp1/pgd-at")
+
+
+@pytest.mark.parametrize(("control", "value", "shows"),
+                         [("eps", 12, "12/255"), ("one", "exp3/remargin-05",
+                                                  "exp3/remargin-05: average"),
+                                                        ("two", NONE, "Errors by class"),
+                                                         ("view", "budgets", "All budgets")])
+def test_each_control_draws_anew(panel: Panel, control: str, value: object, shows: str) -> None:
+    before = picture(panel)
+    getattr(panel, control).value = value
+    assert picture(panel) != before and (shows in words(panel) or control == "view")
+
+
+def test_every_view_opens(panel: Panel) -> None:
+    seen = set()
+    for view in TITLES:
+        panel.view.value = view
+        seen.add(panel.picture.value)
+        assert "cannot be shown" not in words(panel) and len(panel.picture.value) > 2_000
+    assert len(seen) == len(TITLES)
+
+
+def test_what_does_not_matter_to_a_view_is_hidden(panel: Panel) -> None:
+    assert (panel.cell.layout.display == panel.sorting.layout.display == panel.live.layout.display
+            == "none")
+    panel.view.value = "table"
+    assert panel.sorting.layout.display is None
+    panel.view.value = "cell"
+    assert panel.cell.layout.display is None and panel.sorting.layout.display == "none"
+    panel.attack.value = "pgd10"
+    assert panel.live.layout.display is None
+
+
+def test_the_choice_of_a_score_is_offered_where_it_matters_and_kept(panel: Panel) -> None:
+    assert panel.score.layout.display == "none"
+    panel.view.value = "scores"
+    assert (panel.attacked.layout.display == panel.live.layout.display
+            == "none"), "scores are stored: no attack to choose"
+    assert panel.score.layout.display is None and panel.score.value == "CAU" and words(
+        panel).startswith("CAU: accuracy of each class")
+    before, hard = picture(panel), "CRU_s, pgd20 at 16/255"
+    panel.score.value = hard
+    assert picture(panel) != before and words(panel).startswith(hard)
+    panel.one.value, panel.two.value = "exp3/remargin-05", NONE
+    assert panel.score.value == hard and words(panel).startswith(hard) and "exp1" not in words(
+        panel)
+    panel.view.value = "errors"
+    assert panel.attacked.layout.display is None
+    assert panel.score.layout.display == "none" and words(panel).startswith("Errors by class")
+
+
+def test_from_the_matrix_to_an_image(panel: Panel) -> None:
+    panel.view.value = "confusion"
+    first = (panel.row.value, panel.column.value)
+    assert first == (7, 5) and "Sneaker are taken for Sandal" in words(panel)
+    panel.row.value, panel.column.value = 6, 0
+    n = int(re.findall(r"(\d+) images of Shirt are taken for T-shirt/top", words(panel))[0])
+    panel.images.click()
+    assert panel.view.value == "cell" and panel.number.max == n
+    panel.number.value = 13
+    assert "Shown: 13 to 24" in words(panel)
+    panel.this.click()
+    assert panel.view.value == "image" and words(panel).startswith("Test image")
+    panel.of.value = 1
+    panel.often.click()
+    assert panel.number.value == 1 and panel.row.value == 6
+
+
+def test_attack_now_shows_progress_and_result(panel: Panel) -> None:
+    panel.go.click()
+    assert "needs no running" in words(panel) and panel.picture.value, "the picture stays"
+    panel.attack.value, panel.per_class.value = "cw20", 2
+    assert "press Attack now" in words(panel) and panel.picture.value == ""
+    panel.go.click()
+    assert (panel.progress.value, panel.progress.max) == (80, 80) and "cw20 at 8/255 on 20 test images" in words(panel)
+
+
+def test_saving(panel: Panel, tmp_path: Path) -> None:
+    panel.to_png.click()
+    assert (tmp_path / "saved" / "errors-8.png").read_bytes().startswith(b"\x89PNG")
+    panel.view.value = "table"
+    panel.words.value = "exp1"
+    panel.to_csv.click()
+    assert (tmp_path / "saved" / "table-8.csv").read_text().count(
+        "\n") == 3 and 'download="table-8.csv"' in panel.saved.value
+    panel.to_png.click()
+    assert "no figure to save" in words(panel)
+    panel.out = tmp_path / "saved" / "errors-8.png"
+    panel.to_csv.click()
+    assert "cannot be written" in words(panel)
+
+
+def test_bad_folders_and_damaged_models_are_sentences(panel: Panel,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("", "/nowhere/at all", "<b>"):
+        panel.folder.value = folder
+        panel.opener.click()
+        assert "There is no folder" in words(panel) and "<b>" not in panel.note.value
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a <file> nobody foresaw")
+
+    monkeypatch.setattr(panel.explorer, "view", broken)
+    panel.eps.value = 20
+    assert ("cannot be shown (RuntimeError: a &lt;file&gt; nobody foresaw)" in panel.note.value
+            and panel.picture.value == "")
+    monkeypatch.undo()
+    panel.eps.value = 22
+    assert panel.picture.value
+
+
+def test_only_this_room_knows_ipywidgets_and_only_its_core() -> None:
+    """What 7.7 does not have is not used: titles=, threads, custom widgets."""
+    room = Path(__file__).parents[2] / "course_lib"
+    assert [p.name for p in room.rglob("*.py")
+            if re.search(r"^\s*(import|from) ipywidgets", p.read_text(), re.M)] == ["widgets.py"]
+    source = (room / "explorer" / "widgets.py").read_text()
+    words_used = {k.arg for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)
+                  for k in node.keywords}
+    assert not words_used & {"titles", "tooltips"} and not re.search(
+        r"Thread\(|Output\(|ipympl|FileUpload", source)
+
+
+def test_two_messages_at_once_are_answered_one_after_the_other(panel: Panel,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """JupyterLab gives each control a thread of the kernel: what comes while a figure is drawn must
+    not be lost."""
+    drawing, free, view = threading.Event(), threading.Event(), panel.explorer.view
+
+    def slow(look: Look) -> View:
+        drawing.set()
+        assert free.wait(10)
+        return view(look)
+
+    monkeypatch.setattr(panel.explorer, "view", slow)
+    first = threading.Thread(target=setattr, args=(panel.eps, "value", 14))
+    second = threading.Thread(target=setattr, args=(panel.view, "value", "budgets"))
+    first.start()
+    assert drawing.wait(10)
+    second.start()
+    second.join(0.2)
+    free.set()
+    for thread in (first, second):
+        thread.join(10)
+    assert words(panel).startswith(
+        "Robust error of each class against the budget") and "at 14/255" in words(panel)

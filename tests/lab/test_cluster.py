@@ -1,0 +1,170 @@
+"""A sweep gives the same bits on any backend, and a dask cluster loses a worker without losing its
+work."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import dask
+import distributed
+import pytest
+
+from course_lib import CourseError
+from course_lib.__main__ import main
+from course_lib.lab.leave_out import leave_out
+from course_lib.lab.sweep import sweep
+from course_lib.zoo import manifest
+
+TASKS = ["exp1/natural"]
+SHORT: dict[str, Any] = {"seeds": 2, "limit": 200, "epochs": 2, "progress": False}
+LABEL = "exp1/natural@limit=200@epochs=2"
+
+
+def hashes(models: Path) -> dict[str, str]:
+    """The sha256 of each seed's weights."""
+    return {seed: what["weights"]["sha256"] for seed, what in manifest(models)[LABEL].items()}
+
+
+def trained(place: Path, **words: Any) -> dict[str, str]:
+    records = sweep(TASKS, out=place / "runs", models=place / "models", **SHORT, **words)
+    assert sorted(r["seed"] for r in records) == [0, 1]
+    return hashes(place / "models")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What one process comes to, one task after the other."""
+    found = trained(tmp_path_factory.mktemp("sequential"), backend="sequential", jobs=1)
+    assert len(set(found.values())) == 2  # two seeds, two models
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[distributed.LocalCluster]:
+    """A scheduler and two worker processes on ports that are free. A worker that dies is started
+    again."""
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None,
+        silence_logs="CRITICAL"
+    ) as found:
+        yield found
+
+
+def test_loky_gives_the_same_bits(expected: dict[str, str], tmp_path: Path) -> None:
+    assert trained(tmp_path, backend="loky", jobs=2) == expected
+
+
+def test_dask_gives_the_same_bits_and_repeats_nothing(expected: dict[str, str], tmp_path: Path,
+                                                      cluster: distributed.LocalCluster) -> None:
+    words = {"backend": "dask", "scheduler": cluster.scheduler_address}
+    assert trained(tmp_path, **words) == expected
+    written = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
+    assert trained(tmp_path, **words) == expected
+    assert written == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
+
+
+def test_a_killed_worker_costs_nothing(expected: dict[str, str], tmp_path: Path,
+                                       cluster: distributed.LocalCluster) -> None:
+    """The first worker to save a checkpoint is killed there, as by a machine that is taken away: no
+    handler, no clean-up."""
+    mark = tmp_path / "killed"
+
+    def killed_once(mark: str) -> int:
+        """In a worker: the first save of all is the end of its process."""
+        from course_lib.checkpoints import Store
+
+        whole = Store.save
+
+        def save(self: Store, step: int, state: dict[str, Any]) -> None:
+            whole(self, step, state)
+            try:
+                with open(mark, "x") as f:
+                    f.write(f"{os.getpid()} {step}")
+            except FileExistsError:
+                return
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        Store.save = save  # type: ignore[method-assign]
+        return os.getpid()
+
+    with distributed.Client(cluster, set_as_default=False) as client:
+        pids = set(client.run(killed_once, str(mark)).values())
+        assert len(pids) == 2
+        assert trained(tmp_path, backend="dask", scheduler=cluster.scheduler_address) == expected
+        pid, step = map(int, mark.read_text().split())
+        assert pid in pids
+        assert 0 < step < 4  # in the middle: two batches an epoch, two epochs
+        client.wait_for_workers(2, timeout=60)
+        assert pid not in client.run(os.getpid).values()
+
+
+def test_a_killed_worker_costs_one_left_out_training(tmp_path: Path,
+                                                     cluster: distributed.LocalCluster) -> None:
+    """Trainings keep no checkpoint, they are so short: the one that was under way is done again,
+    and no other."""
+    name, words = "luf/fashion-mnist-standard", {"left_out": 6, "designs": ["paired"], "limit": 200,
+                                                 "epochs": 1, "progress": False}
+    (want,) = leave_out([name], out=tmp_path / "other", models=tmp_path / "other",
+                        backend="sequential", jobs=1, **words)
+    told, mark = tmp_path / "told", tmp_path / "killed"
+
+    class Watched(distributed.WorkerPlugin):
+        """In every worker, in those that are started anew too: tell each file to be written; the
+        third one is the end of its process."""
+
+        def setup(self, worker: Any) -> None:
+            from course_lib.lab import leave_out as room
+
+            whole = room.write_together
+
+            def write(files: dict[Path, bytes]) -> None:
+                with open(told, "a") as f:
+                    f.write("".join(f"{os.getpid()} {file.name}\n" for file in files))
+                if len(told.read_text().splitlines()) >= 3:
+                    with suppress(FileExistsError), open(mark, "x") as f:
+                        f.write(f"{os.getpid()} {next(iter(files)).name}")
+                        f.flush()
+                        os.kill(os.getpid(), signal.SIGKILL)
+                whole(files)
+
+            room.write_together = write
+
+    with distributed.Client(cluster, set_as_default=False) as client:
+        client.register_plugin(Watched(), "watched")
+        before = set(client.run(os.getpid).values())
+        (found,) = leave_out([name], out=tmp_path, models=tmp_path, backend="dask",
+                             scheduler=cluster.scheduler_address, **words)
+        client.unregister_worker_plugin("watched")
+    pid, lost = mark.read_text().split()
+    trainings = [line.split()[1] for line in told.read_text().splitlines()]
+    assert found == want and len(before) == 2 and int(pid) in before
+    assert len(set(trainings)) == 7 and sorted(trainings) == sorted([*set(trainings), lost])
+
+
+@pytest.mark.parametrize(("words", "say"), [
+    ({"backend": "loky", "scheduler": "127.0.0.1:8786"}, "only backend='dask'"),
+    ({"backend": "dask", "scheduler": "tcp://127.0.0.1:9"}, "No dask scheduler answers"),
+    ({"backend": "dask"}, "distributed.Client"),
+])
+def test_what_cannot_be_reached_is_told(words: dict[str, Any], say: str, tmp_path: Path) -> None:
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(CourseError,
+            match=say):
+        sweep(TASKS, out=tmp_path, models=tmp_path, **SHORT, **words)
+
+
+def test_the_same_from_a_shell(expected: dict[str, str], tmp_path: Path,
+                               cluster: distributed.LocalCluster,
+                               capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--seeds", "2", "--limit", "200", "--epochs", "2", "--out", str(tmp_path / "runs"),
+             "--models", str(tmp_path / "models")]
+    assert main(["sweep", *TASKS, *words, "--scheduler", cluster.scheduler_address]) == 0
+    assert hashes(tmp_path / "models") == expected
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        assert main(["sweep", *TASKS, *words[:-1], str(tmp_path / "none"), "--scheduler",
+                     "tcp://127.0.0.1:9"]) == 1
+    assert "No dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err

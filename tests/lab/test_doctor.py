@@ -1,0 +1,199 @@
+"""The doctor finds what is wrong, says what to do, and harms nothing."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course_lib import colab, data
+from course_lib.__main__ import main
+from course_lib.lab import doctor
+from course_lib.lab.doctor import Finding, examine, table
+from course_lib.models import build
+from course_lib.zoo import publish
+from tests.helpers import THREE, report
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A healthy course: its own models, cache, working folder and a copy of one embedded data
+    set."""
+    models = tmp_path / "models"
+    record = {"made_from": {"model": "lenet5", "classes": list(THREE)},
+              "reports": [report().to_json()]}
+    publish("a/b", 0, build("lenet5", classes=3), record, models)
+    shutil.copytree(data.EMBEDDED / "fashion-mnist", tmp_path / "embedded" / "fashion-mnist")
+    monkeypatch.setattr(data, "EMBEDDED", tmp_path / "embedded")
+    monkeypatch.setenv("COURSE_MODELS", str(models))
+    monkeypatch.setattr(doctor, "LITTLE", 0)
+    monkeypatch.setattr(doctor, "ENOUGH", 0)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def found(what: str) -> Finding:
+    return next(f for f in examine() if f.what == what)
+
+
+def test_a_healthy_course_has_nothing_bad(root: Path) -> None:
+    before = sorted(root.rglob("*"))
+    findings = {f.what: f for f in examine()}
+    assert {f.state for f in findings.values()} <= {"ok",
+                                                    "warn"} and sorted(root.rglob("*")) == before
+    assert {"Python", "torch", "embedded fashion-mnist", "stored models", "allocator", "C++ kernel",
+            "cache", "runs"} <= findings.keys()
+    assert findings[
+        "stored models"].found == "2 files, every hash right" and "Google Drive" not in findings
+    assert findings["embedded fashion-mnist"].found == "4 files, every hash right"
+
+
+def change(path: Path, how: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(how(path.read_bytes()))
+
+
+MODELS, EMBEDDED = "models", "embedded/fashion-mnist"
+WEIGHTS, LABELS = "models/a/b/seed0.safetensors", "embedded/fashion-mnist/t10k-labels-idx1-ubyte.gz"
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str, str]] = {
+    "a bit in a weight": (lambda r: change(r / WEIGHTS, lambda b: b[:-1] + b"x"), "stored models",
+                          "a/b/seed0.safet"),
+    "a record gone": (lambda r: (r / MODELS / "a/b/seed0.json").unlink(), "stored models",
+                      "damaged or missing: a/b/seed0.json"),
+    "weights gone": (lambda r: (r / WEIGHTS).unlink(), "stored models",
+                     "damaged or missing: a/b/seed0.safetensors"),
+    "no manifest": (lambda r: (r / MODELS / "manifest.json").unlink(), "models",
+                    "cannot be checked"),
+    "a manifest cut": (lambda r: change(r / MODELS / "manifest.json", lambda b: b[:-9]), "models",
+                       "cannot be checked"),
+    "a release that is none": (lambda r: (r / MODELS / "release.json").write_text("[]"), "models",
+                               "cannot be checked"),
+    "embedded data": (lambda r: change(r / LABELS, lambda b: b[:99]), "embedded fashion-mnist",
+                      "t10k-labels"),
+    "embedded data gone": (lambda r: (r / EMBEDDED / "train-labels-idx1-ubyte.gz").unlink(),
+                           "embedded fashion-mnist", "train-labels"),
+    "no contents": (lambda r: (r / EMBEDDED / "contents.json").unlink(), "embedded data",
+                    "cannot be checked"),
+    "contents without hashes": (lambda r: (r / EMBEDDED / "contents.json").write_text("{}"),
+                                "embedded data", "cannot be checked"),
+    "a file in the way of the runs": (lambda r: (r / "runs").write_text("mine"), "runs",
+                                      "Not a directory"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_bad_and_has_a_remedy(root: Path, kind: str) -> None:
+    damage, what, say = DAMAGE[kind]
+    damage(root)
+    finding = found(what)
+    assert finding.state == "bad" and say in finding.found and len(finding.do) > 20
+
+
+def test_models_that_a_release_names_need_not_be_here(root: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    path = root / MODELS / "a/b/seed0.safetensors"
+    sha256 = json.loads((root / MODELS / "manifest.json").read_text())["models"]["a/b"]["0"][
+        "weights"]["sha256"]
+    (root / MODELS / "release.json").write_text(json.dumps({"files":
+                                                            {sha256: {"size":
+                                                                      path.stat().st_size}}}))
+    raw = path.read_bytes()
+    path.unlink()
+    monkeypatch.setenv("COURSE_CACHE", str(root / "cache"))
+    monkeypatch.setenv("COURSE_NATIVE", "0")
+    assert (found("stored models").state, found("models not bundled").state) == ("ok", "warn")
+    (root / "cache/models").mkdir(parents=True)
+    (root / "cache/models" / sha256).write_bytes(raw)
+    assert found(
+        "stored models").found == "2 files, every hash right" and "models not bundled" not in {
+            f.what for f in examine()}
+
+
+def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "gdown":
+            raise doctor.metadata.PackageNotFoundError(name)
+        return {"torch": "2.5.1", "numpy": "2.1.3+local"}.get(name, "999")
+
+    monkeypatch.setattr(doctor.metadata, "version", version)
+    states = {f.what: (f.state, f.found, f.do) for f in doctor.versions()}
+    assert states["torch"] == ("bad", "2.5.1", "pip install --upgrade 'torch>=2.6'")
+    assert states["gdown"] == ("bad", "not installed",
+                               "pip install 'gdown>=5.2'") and states["numpy"][0] == states["tqdm"][
+                                   0] == "ok"
+    monkeypatch.setattr(doctor, "PYTHON", (99, 0))
+    assert next(doctor.versions()).state == "bad"
+
+
+def test_an_installed_course_knows_its_requirements_too(monkeypatch: pytest.MonkeyPatch,
+                                                        root: Path) -> None:
+    wanted = {str(r) for r in doctor.requirements()}
+    monkeypatch.setattr(doctor, "__file__", str(root / "nowhere/course_lib/lab/doctor.py"))
+    assert {str(r) for r in doctor.requirements()} == wanted and "torch>=2.6" in wanted
+
+
+def test_a_kernel_that_is_off_or_cannot_be_built(root: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COURSE_CACHE", str(root / "cache"))
+    monkeypatch.setenv("COURSE_NATIVE", "0")
+    assert "COURSE_NATIVE=0" in found("C++ kernel").found
+    monkeypatch.delenv("COURSE_NATIVE")
+    monkeypatch.setenv("CXX", str(root / "no-such-compiler"))
+    finding = found("C++ kernel")
+    assert finding.state == "warn" and "no C++ compiler" in finding.found and "g++" in finding.do
+
+
+def test_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_",
+                 "LD_PRELOAD"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(doctor, "keep_memory", lambda: False)
+    assert next(doctor.allocator()).state == "warn"
+    monkeypatch.setattr(doctor, "keep_memory", lambda: True)
+    assert next(doctor.allocator()).state == "ok"
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "1")
+    assert next(doctor.allocator()).found == "set by the environment"
+
+
+@pytest.mark.parametrize(("little", "enough", "state"),
+                         [(0, 0, "ok"), (0, 1 << 60, "warn"), (1 << 60, 1 << 60, "bad")])
+def test_room_on_the_disk(little: int, enough: int, state: str,
+                          monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "LITTLE", little)
+    monkeypatch.setattr(doctor, "ENOUGH", enough)
+    assert [f.state for f in doctor.disk()] == [state] * 3
+
+
+def test_drive_where_it_is_mounted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(colab, "DRIVE", root / "drive")
+    assert list(doctor.drive()) == []
+    monkeypatch.setattr(colab, "whereabouts", lambda: "colab")
+    (finding,) = doctor.drive()
+    assert finding.state == "warn" and "SAVE_TO_DRIVE" in finding.do
+    (root / "drive/MyDrive").mkdir(parents=True)
+    # what is deleted in Drive fills the bin
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", None)
+    (finding,) = doctor.drive()
+    assert finding.state == "ok" and finding.what == "Google Drive"
+
+
+def test_the_shell_shows_it_and_fails_when_something_is_bad(root: Path,
+                                                            capsys: pytest.CaptureFixture[
+                                                                str]) -> None:
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["what", "state", "found", "do"] and len(lines) > 12
+    DAMAGE["weights gone"][0](root)
+    assert main(["doctor"]) == 1 and "1 bad" in capsys.readouterr().out
+    assert main(["doctor", "--json"]) == 1
+    rows = json.loads(capsys.readouterr().out)
+    assert [list(r) for r in rows] == [["what", "state", "found", "do"]] * len(rows)
+    assert [r["what"] for r in rows if r["state"] == "bad"] == ["stored models"]
+
+
+def test_table() -> None:
+    shown = str(table([Finding("disk", "ok", "much"), Finding("models", "bad", "damaged", "mend")]))
+    assert shown.splitlines() == ["what    state  found    do", "disk    ok     much",
+                                  "models  bad    damaged  mend", "1 bad, 0 to note"]
+    assert str(table([Finding("disk", "ok", "much")])).endswith("All is well.")

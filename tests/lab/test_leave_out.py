@@ -1,0 +1,206 @@
+"""Leaving one example out: pairs that are exact, a control that sees only noise, and trainings that
+no kill spoils."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from course_lib.data import batches
+from course_lib.errors import CourseError
+from course_lib.lab import leave_out as room
+from course_lib.lab.leave_out import DESIGNS, Task, excess, leave_out, load_luf, named, publish_luf, read, tasks_of, train_without
+from course_lib.recipes import RECIPES
+from tests.helpers import same_weights, seeded, with_tiny_recipes
+
+NAME = "tiny/first"
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_tiny_recipes(monkeypatch)
+    room._data.cache_clear()
+    room._digest.cache_clear()
+
+
+def go(place: Path, **words: Any) -> dict[str, dict[str, Any]]:
+    given = {"left_out": 4, "out": place / "runs", "models": place / "models", "jobs": 1,
+             "progress": False, **words}
+    return {r["design"]: r for r in leave_out([NAME], **given)}
+
+
+def counted(monkeypatch: pytest.MonkeyPatch,
+            stop: int | None = None) -> list[tuple[int, int | None]]:
+    calls: list[tuple[int, int | None]] = []
+
+    def watched(*args: Any, **words: Any) -> Any:
+        calls.append((words["seed"], args[2].hidden))
+        if len(calls) == stop:
+            raise KeyboardInterrupt
+        return real(*args, **words)
+
+    real = room.fit
+    monkeypatch.setattr(room, "fit", watched)
+    return calls
+
+
+def test_the_designs_differ_from_the_base_in_what_they_say(tmp_path: Path,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted(monkeypatch)
+    records = go(tmp_path)
+    gone = records["paired"]["left_out"]
+    assert len(set(gone)) == 4 and set(calls) == {(0, None), *((0, i) for i in gone),
+                                                  *((k, None) for k in range(1, 5)),
+                                                  *((k + 1, i) for k, i in enumerate(
+                                                      gone))} and len(calls) == 13
+    assert records["seeds"]["left_out"] == [None] * 4 and records["seeds"]["seeds"] == [1, 2, 3,
+        4] == records["unpaired"]["seeds"]
+    assert records["paired"]["seeds"] == [0] * 4 and records["unpaired"]["left_out"] == gone
+    for r in records.values():
+        assert r["luf_l"] == pytest.approx(r["luf_t"] * r["test_examples"] / 4) and sum(
+            r["flips"]) == pytest.approx(4 * r["luf_l"])
+        assert r["made_from"]["training_examples"] == 24 and r["made_from"]["recipe"]["epochs"] == 2
+    # one example more or less changes less than another seed does
+    assert 0 < records["paired"]["luf"] < records["seeds"]["luf"]
+
+
+@pytest.mark.parametrize("name", ["tiny/first", "luf/fashion-mnist-robust"])
+def test_when_nothing_is_left_out_of_the_pair_nothing_changes(name: str, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the controls: LUF of a training against itself is 0 to the bit, not nearly."""
+    words: dict[str, Any] = {"limit": 200, "epochs": 1} if name.startswith("luf") else {}
+    base = Task(name, **words)
+    monkeypatch.setattr(room, "tasks_of", lambda base, design, n: [base])
+    (record,) = leave_out([name], designs=["paired"], out=tmp_path, models=tmp_path, jobs=1,
+                          progress=False, **words)
+    assert (record["luf"], record["luf_t"], record["luf_l"], record["flips"]) == (0.0, 0.0, 0.0,
+        [0])
+    first = base.file(tmp_path).read_bytes()
+    train_without(base, tmp_path)
+    assert base.file(tmp_path).read_bytes() == first
+
+
+def test_before_the_left_out_examples_batch_the_pair_is_one_training() -> None:
+    """The robust recipe draws nothing that depends on how many examples a batch has."""
+    from course_lib.models import build
+    from course_lib.training import fit
+
+    recipe = RECIPES["luf/fashion-mnist-robust"]
+    train = Task("luf/fashion-mnist-robust", limit=500).data.train
+    hidden = int(torch.randperm(len(train), generator=seeded(9))[0])
+    both = {}
+    for split in (train, train.masked(hidden)):
+        seen = [len(x) for x, _ in batches(split, 128, seeded(1))]
+        model = build("lenet5")
+        fit(model, recipe.method, split, epochs=0, optim=recipe.optim, seed=0, progress=False)
+        both[split.hidden] = (seen, model)
+    assert sum(both[None][0]) == sum(both[hidden][0]) + 1 and len(both[None][0]) == len(
+        both[hidden][0])
+    assert same_weights(both[None][1], both[hidden][1])
+    x, y = train.images(slice(0, 64)), train.y[:64]
+    attack, model = recipe.method.attack, build("lenet5", seed=3)  # type: ignore[attr-defined]
+    kept = torch.arange(64) != 20
+    one, other = attack(model, x, y, generator=seeded(1))[kept], attack(model, x[kept], y[kept],
+        generator=seeded(1))
+    assert (one - other).abs().max() < 1e-6
+
+
+def test_stopped_and_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = go(tmp_path / "other")
+    calls = counted(monkeypatch, stop=6)
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path)
+    assert not named(tmp_path / "models")
+    assert go(tmp_path) == want and len(calls) == 6 + 13 - 5  # the sixth was not finished
+    go(tmp_path)
+    assert len(calls) == 14
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "of another training",
+                                    "of another recipe"])
+def test_a_damaged_file_is_trained_anew(damage: str, tmp_path: Path,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    want = go(tmp_path, designs=["paired"])
+    base = Task(NAME)
+    one, two = tasks_of(base, "paired", 4)[:2]
+    raw = one.file(tmp_path / "runs").read_bytes()
+    head, _, body = raw.partition(b"\n")
+    told = json.loads(head)
+    told["made"]["digest"] = "0" * 12
+    kinds = {"flipped": raw[:-1] + bytes([raw[-1] ^ 1]), "cut": raw[:-2], "empty": b"",
+             "of another training": two.file(
+        tmp_path / "runs").read_bytes(), "of another recipe": json.dumps(told).encode() + b"\n"
+             + body}
+    one.file(tmp_path / "runs").write_bytes(kinds[damage])
+    assert read(one, tmp_path / "runs") is None and read(two, tmp_path / "runs") is not None
+    calls = counted(monkeypatch)
+    assert go(tmp_path, designs=["paired"]) == want and calls == [(0, one.hidden)]
+    assert one.file(tmp_path / "runs").read_bytes() == raw
+
+
+def test_records_are_stored_and_verified(tmp_path: Path) -> None:
+    want, models = go(tmp_path), tmp_path / "models"
+    assert {d: load_luf(NAME, d, models) for d in DESIGNS} == json.loads(json.dumps(want))
+    path = models / "luf" / named(models)[NAME]["seeds"]["file"]
+    path.write_text(path.read_text().replace('"luf_t"', '"luf_u"'))
+    with pytest.raises(CourseError, match="is damaged: its sha256"):
+        load_luf(NAME, "seeds", models)
+    with pytest.raises(CourseError,
+                       match="is not stored yet. Make it: python -m course_lib luf tiny/second"):
+        load_luf("tiny/second", "paired", models)
+    publish_luf({**want["paired"], "design": "seeds"}, models)
+    assert load_luf(NAME, "seeds", models)["left_out"] == want["paired"]["left_out"]
+
+
+def test_a_record_of_fewer_trainings_does_not_replace_one_of_more(tmp_path: Path,
+        capsys: pytest.CaptureFixture[str]) -> None:
+    many, models = go(tmp_path), tmp_path / "models"
+    few = go(tmp_path, left_out=2, designs=["paired"])["paired"]
+    assert len(few["flips"]) == 2 and load_luf(NAME, "paired",
+                                               models) == json.loads(json.dumps(many["paired"]))
+    assert f"{NAME}, paired: a record of more trainings is stored; it stays." in capsys.readouterr().err
+    go(tmp_path, left_out=5, designs=["paired"])
+    assert len(load_luf(NAME, "paired", models)["flips"]) == 5
+    # another experiment: the last one told
+    assert publish_luf({**few, "made_from": {**few["made_from"], "training_examples": 23}}, models)
+    (models / "luf" / named(models)[NAME]["paired"]["file"]).write_text("{}")
+    assert publish_luf(few, models) and len(load_luf(NAME, "paired", models)["flips"]) == 2
+
+
+def test_excess_by_hand() -> None:
+    """Seeds that differ, by Welch; then seed by seed: the differences are 3, 4 and 5."""
+    one, other = {"flips": [4, 6, 8], "luf": 0.5, "seeds": [0, 0, 0]}, {"flips": [1, 2, 3],
+        "luf": 0.2, "seeds": [1, 2, 3]}
+    found = excess(one, other)
+    assert found["luf"] == pytest.approx(0.3) and found["flips"].mean == pytest.approx(4)
+    se = (4 / 3 + 1 / 3) ** 0.5
+    df = (5 / 3) ** 2 / ((4 / 3) ** 2 / 2 + (1 / 3) ** 2 / 2)
+    assert int(df) == 2 and found["flips"].high == pytest.approx(4 + 4.3027 * se)
+    paired = excess(one | {"seeds": [1, 2, 3]}, other)
+    assert paired["luf"] == found["luf"] and (paired["flips"].mean,
+                                              paired["flips"].sd) == pytest.approx((4, 1))
+    assert paired["flips"].low == pytest.approx(4 - 4.3027 / 3**0.5)
+    for seeds in ([0, 0], [1, 2]):
+        same = excess({"flips": [2, 2], "luf": 0.1, "seeds": [0, 0]},
+                      {"flips": [2, 2], "luf": 0.1, "seeds": seeds})
+        assert (same["luf"], same["flips"].mean, same["flips"].low) == (0, 0, 0)
+    with pytest.raises(CourseError, match="needs two of each"):
+        excess({"flips": [1], "luf": 0, "seeds": [0]}, {"flips": [1, 2], "luf": 0, "seeds": [0, 0]})
+
+
+@pytest.mark.parametrize(("patterns", "words", "say"), [
+    (["tony"], {}, "No recipe to leave examples out of matches tony. Meant for it: luf"),
+    (["tiny/second"], {}, "No recipe to leave"),
+    ([NAME], {"left_out": 25}, "25 examples are to be left out one by one; there are 24"),
+    ([NAME], {"left_out": 0}, "left_out is 0"),
+    ([NAME], {"designs": ["pared"]}, "Unknown design 'pared'.*Did you mean 'paired'"),
+])
+def test_bad_words(patterns: list[str], words: dict[str, Any], say: str, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"left_out": 2, "jobs": 1, "progress": False, **words}
+    with pytest.raises(CourseError, match=say):
+        leave_out(patterns, out=tmp_path / "a", models=tmp_path / "b", **given)
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]

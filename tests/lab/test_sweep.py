@@ -1,0 +1,164 @@
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from course_lib.errors import CourseError
+from course_lib.lab import sweep as room
+from course_lib.lab.sweep import sweep, tasks, waves
+from course_lib.recipes import RECIPES
+from course_lib.zoo import drop_weights, list_models, load_model, load_record
+from tests.helpers import same_weights, with_tiny_recipes
+
+pytestmark = pytest.mark.usefixtures("tiny")
+ALL = [("tiny/first", 0), ("tiny/first", 1), ("tiny/second", 0), ("tiny/second", 1)]
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_tiny_recipes(monkeypatch)
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Which trainings were really run, in order."""
+    calls: list[tuple[str, int]] = []
+
+    def counted(name: str, seed: int, *args: Any, **words: Any) -> Any:
+        calls.append((name, seed))
+        return real(name, seed, *args, **words)
+
+    real = room.run
+    monkeypatch.setattr(room, "run", counted)
+    return calls
+
+
+def go(tmp_path: Path, *patterns: str, **words: Any) -> list[dict[str, Any]]:
+    return sweep(patterns or ("tiny",), out=tmp_path / "runs", models=tmp_path / "models", jobs=1,
+                 progress=False, **words)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "found"),
+    [
+        (["tiny"], {"tiny/first", "tiny/second"}),
+        (["tiny/"], {"tiny/first", "tiny/second"}),
+        (["tiny/f*"], {"tiny/first"}),
+        (["*/second"], {"tiny/second"}),
+        (["tiny/first", "tiny/first"], {"tiny/first"}),
+        (["exp1/pgd-*"], {"exp1/pgd-at", "exp1/pgd-at-mixed"}),
+        (["exp1/pgd-at"], {"exp1/pgd-at"}),
+    ],
+)
+def test_patterns(patterns: list[str], found: set[str]) -> None:
+    chosen = tasks(patterns)
+    assert {n for n, _ in chosen} == found and len(set(chosen)) == len(chosen) == sum(
+        RECIPES[n].seeds for n in found)
+    assert [s for _, s in chosen] == sorted(s for _, s in chosen), ("seed by seed: all recipes "
+                                                                    "soon have one model")
+    assert {s for _, s in tasks(patterns, 1)} == {0}
+
+
+@pytest.mark.parametrize("patterns", [["tony"], ["exp"], []])
+def test_a_pattern_that_matches_nothing(patterns: list[str]) -> None:
+    with pytest.raises(CourseError, match="No recipe matches.*exp1/natural"):
+        tasks(patterns)
+
+
+def test_hot_starts_come_first() -> None:
+    assert [sorted(w) for w in waves(tasks(["tiny"]))] == [ALL[:2], ALL[2:]]
+    assert waves([("tiny/first", 0), ("tiny/second", 1)]) == [[("tiny/first", 0),
+        ("tiny/second", 1)]], "another seed's"
+    assert waves([("tiny/second", 0)]) == [[("tiny/second", 0)]] and waves([]) == []
+
+
+def test_a_sweep_trains_stores_and_then_skips(tmp_path: Path,
+                                              trained: list[tuple[str, int]]) -> None:
+    records = go(tmp_path)
+    assert trained == [*ALL[:2], *ALL[2:]] and sorted((r["recipe"], r["seed"])
+                                                      for r in records) == ALL
+    rows = list_models(tmp_path / "models")
+    assert [(r["recipe"], r["seed"], r["bytes"] > 0) for r in rows] == [(n, s, n == "tiny/first")
+        for n, s in ALL]
+    before = {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
+    again = go(tmp_path)
+    assert trained == ALL and sorted(map(repr,
+                                         again)) == sorted(repr(load_record(n, seed=s,
+                                             root=tmp_path / "models")) for n, s in ALL)
+    assert before == {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
+    drop_weights("tiny/first", 1, tmp_path / "models")
+    go(tmp_path)
+    assert trained == ALL, "a record whose weights were let go is enough"
+
+
+def test_what_does_not_verify_is_made_again(tmp_path: Path, trained: list[tuple[str, int]]) -> None:
+    go(tmp_path, "tiny/first")
+    file = tmp_path / "models" / "tiny" / "first" / "seed1.safetensors"
+    good = file.read_bytes()
+    file.write_bytes(good[:-1] + b"!")
+    go(tmp_path, "tiny/first")
+    assert trained == [*ALL[:2], ("tiny/first", 1)] and file.read_bytes() == good
+
+
+def test_what_comes_from_another_recipe_is_made_again(
+    tmp_path: Path, trained: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(tmp_path, "tiny/first", seeds=1)
+    monkeypatch.setitem(RECIPES, "tiny/first", dataclasses.replace(RECIPES["tiny/first"], epochs=1))
+    go(tmp_path, "tiny/first", seeds=1)
+    assert trained == [("tiny/first", 0)] * 2 and load_record("tiny/first",
+        root=tmp_path / "models")["made_from"]["epochs"] == 1
+
+
+def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = room.run, []
+
+    def interrupted(name: str, seed: int, *args: Any, **words: Any) -> Any:
+        calls.append((name, seed))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(name, seed, *args, **words)
+
+    monkeypatch.setattr(room, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, "tiny/first")
+    assert [r["seed"] for r in list_models(tmp_path / "models")] == [0]
+    go(tmp_path, "tiny/first")
+    assert calls == [*ALL[:2], ("tiny/first", 1)] and [r["seed"]
+                                                       for r in list_models(tmp_path
+                                                           / "models")] == [0, 1]
+
+
+def test_a_shortened_sweep_is_stored_under_another_name(tmp_path: Path,
+                                                        trained: list[tuple[str, int]]) -> None:
+    records = go(tmp_path, "tiny/first", seeds=1, epochs=1)
+    assert [r["recipe"] for r in records] == ["tiny/first@epochs=1"]
+    assert [r["recipe"] for r in list_models(tmp_path / "models")] == ["tiny/first@epochs=1"]
+    go(tmp_path, "tiny/first", seeds=1, epochs=1)
+    assert trained == [("tiny/first", 0)]
+    go(tmp_path, "tiny/first", seeds=1)
+    assert trained == [("tiny/first", 0)] * 2
+
+
+def test_the_callers_threads_are_given_back(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        records = go(tmp_path, "tiny/first", seeds=1)
+        assert torch.get_num_threads() == 2 and records[0]["made_from"]["versions"]["threads"] == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_jobs_do_not_change_the_models(tmp_path: Path) -> None:
+    one = go(tmp_path / "one", "tiny/first")
+    two = sweep(
+        ["tiny/first"], out=tmp_path / "two" / "runs", models=tmp_path / "two" / "models", jobs=2,
+        backend="threading", progress=False
+    )
+    assert [r["history"] for r in one] == [r["history"] for r in two]
+    for seed in (0, 1):
+        assert same_weights(*(load_model("tiny/first", seed=seed, root=tmp_path / d / "models")
+                              for d in ("one", "two")))

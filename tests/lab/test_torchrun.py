@@ -1,0 +1,489 @@
+"""Two processes train as one: the same batches, the same gradients, one checkpoint, and the same
+bits after a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib import recipes
+from course_lib.checkpoints import Store
+from course_lib.errors import CourseError
+from course_lib.evaluation import evaluate
+from course_lib.fairness import Report
+from course_lib.lab import torchrun as parallel
+from course_lib.lab.torchrun import Group
+from course_lib.methods import METHODS, Step
+from course_lib.models import build
+from course_lib.training import Optim, Run, environment, fit
+from tests.helpers import Linear, Small, split, with_tiny_recipes
+from tests.test_training import BATCHES, EPOCHS, OPTIM, Memory, Remembering, train, validate
+
+ROOT = Path(__file__).parents[2]
+LOCAL = {"GLOO_SOCKET_IFNAME": "lo"}
+
+
+class Pair:
+    """Two processes in a group of gloo, which are given one job after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipes, self.workers = [], []
+        for rank in range(2):
+            pipe, end = context.Pipe()
+            self.pipes.append(pipe)
+            self.workers.append(context.Process(target=work,
+                                                args=(rank, str(folder / "meeting"), end),
+                                                daemon=True))
+            self.workers[-1].start()
+
+    def __call__(self, job: Callable[..., Any], *words: Any) -> list[Any]:
+        """What each of the two came to; an exception counts as an answer."""
+        for pipe in self.pipes:
+            pipe.send((job, words))
+        assert all(pipe.poll(240) for pipe in self.pipes), "the two wait for each other"
+        return [pipe.recv() for pipe in self.pipes]
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+            worker.join()
+
+
+def work(rank: int, meeting: str, pipe: Any) -> None:
+    os.environ.update(LOCAL)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    while True:
+        job, words = pipe.recv()
+        try:
+            answer = job(rank, *words)
+        except BaseException as e:
+            answer = e
+        pipe.send(answer)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    found = Pair(tmp_path_factory.mktemp("pair"))
+    yield found
+    found.close()
+
+
+Result = tuple[dict[str, Tensor], list[dict[str, Any]]]  # weights and history
+
+
+def result(run: Run) -> Result:
+    return {k: v.clone() for k, v in run.model.state_dict().items()}, run.history
+
+
+def equal(a: Result, b: Result) -> bool:
+    """To the bit."""
+    return a[0].keys() == b[0].keys() and all(torch.equal(v, b[0][k]) for k,
+                                              v in a[0].items()) and a[1] == b[1]
+
+
+# ------------------------------------------------------------------------------------------ against one process
+
+
+def natural(rank: int, name: str, images: int, optimiser: str) -> Result:
+    shape = (1, 32, 32) if name == "lenet5" else (1, 6, 6)
+    model = build("lenet5", classes=3) if name == "lenet5" else Linear(shape, 3)
+    data = split(images, shape)
+    if name == "linear":
+        data = dataclasses.replace(data, x=data.x.double())
+    optim = Optim(optimiser, 0.05 if optimiser == "sgd" else 1e-3, 5, momentum=0.9
+                  if optimiser == "sgd" else 0.0)
+    return result(fit(model, METHODS["natural"](), data, epochs=2, optim=optim, seed=0,
+                      progress=False))
+
+
+# the last batch: whole; one image, so that one process has none; of three
+@pytest.mark.parametrize("images", [25, 26, 28])
+@pytest.mark.parametrize(("name", "optimiser", "close"),
+                         [("linear", "sgd", 1e-12), ("linear", "adam", 1e-9),
+                          ("lenet5", "sgd", 1e-5)])
+def test_two_processes_train_as_one(pair: Pair, name: str, optimiser: str, close: float,
+                                    images: int) -> None:
+    alone, (first, second) = natural(0, name, images, optimiser), pair(natural, name, images,
+        optimiser)
+    assert equal(first, second)
+    torch.testing.assert_close(first[0], alone[0], rtol=0, atol=close)
+    start = (build("lenet5", classes=3) if name == "lenet5" else Linear((1, 6, 6), 3)).state_dict()
+    assert max((v - start[k]).abs().max().item() for k,
+               v in alone[0].items()) > 1000 * close, "it has learnt something"
+    for one, two in zip(alone[1], first[1], strict=True):
+        assert two == {**one, "loss": pytest.approx(one["loss"], abs=max(close, 1e-6))}
+
+
+def seen(rank: int, augment: str) -> list[tuple[Tensor, Tensor, float]]:
+    """What a method was given, and the first number that it drew, batch by batch."""
+    found = []
+
+    @dataclass(frozen=True)
+    class Listening(METHODS["natural"]):
+        name = ""
+
+        def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor],
+                 at: Step) -> Tensor:
+            found.append((x.clone(), y.clone(), torch.rand((), generator=at.generator).item()))
+            return super().loss(model, x, y, state, at)
+
+    optim = dataclasses.replace(OPTIM, augment=augment)
+    fit(Small(), Listening(), split(26), epochs=2, optim=optim, seed=0, progress=False)
+    return found
+
+
+@pytest.mark.parametrize("augment", ["", "crop-flip"])
+def test_the_two_share_each_batch_of_one_and_draw_noise_of_their_own(pair: Pair,
+        augment: str) -> None:
+    alone, (first, second), again = seen(0, augment), pair(seen, augment), pair(seen, augment)
+    assert len(alone) == len(first) == len(second) == 2 * BATCHES
+    for (x, y, _), (x0, y0, _), (x1, y1, _) in zip(alone, first, second, strict=True):
+        assert torch.equal(torch.cat([x0, x1]), x) and torch.equal(torch.cat([y0, y1]),
+            y) and len(y0) - len(y1) in (0, 1)
+    drawn = [number for found in (alone, first, second) for *_, number in found]
+    assert len(set(drawn)) == len(drawn) == 6 * BATCHES
+    assert [number for found in again for *_, number in found] == drawn[2 * BATCHES :]
+
+
+# ------------------------------------------------------------------------------------------ what every process holds
+
+
+class Scaled(Small):
+    """With a constant that a mean over three and two images would not leave as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor([0.4914, 1 / 3]))
+
+
+def with_everything(rank: int, every: Any) -> tuple[Result, list[int]]:
+    periods = []
+
+    @dataclass(frozen=True)
+    class Listening(Remembering):
+        def update(self, state: dict[str, Tensor], report: Report | None, at: Step) -> dict[str,
+                Tensor]:
+            periods.append(int(at.stats["seen"].sum()) if at.stats else 0)
+            return super().update(state, report, at)
+
+    optim = dataclasses.replace(OPTIM, batch=5)
+    return result(train(Listening(every), validate=validate, model=Scaled(), optim=optim)), periods
+
+
+def test_both_hold_the_same_and_statistics_are_of_the_whole_batch(pair: Pair) -> None:
+    """Weights, running averages, memory, reports; 26 images in batches of 5, the last of one, which
+    only one of the two counts."""
+    (first, seen), (second, seen_too) = pair(with_everything, 3)
+    alone, seen_alone = with_everything(0, 3)
+    assert equal(first, second) and seen == seen_too == seen_alone == [0, 15, 11, 15, 11, 15]
+    assert torch.equal(first[0]["scale"], Scaled().scale) and first[0][
+        "norm.num_batches_tracked"] == alone[0]["norm.num_batches_tracked"]
+    moved = (alone[0]["norm.running_var"] - 1).abs().max()
+    # of half as many images each
+    assert (first[0]["norm.running_var"] - alone[0]["norm.running_var"]).abs().max() < moved / 2
+    # other noise, other halves
+    assert not torch.equal(first[0]["conv.weight"], alone[0]["conv.weight"])
+
+
+def one_validates(rank: int) -> int:
+    calls = []
+
+    def counted(model: nn.Module, at: Step) -> Report:
+        calls.append(at)
+        return validate(model, at)
+
+    train(Remembering("epoch"), validate=counted)
+    return len(calls)
+
+
+def test_the_first_validates_for_both(pair: Pair) -> None:
+    assert pair(one_validates) == [EPOCHS, 0]
+
+
+def examined_by_one(rank: int, out: str) -> tuple[int, dict[str, Any]]:
+    calls = []
+
+    def counted(*words: Any, **named: Any) -> Report:
+        calls.append(words)
+        return evaluate(*words, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        with_tiny_recipes(patch)
+        patch.setattr(recipes, "evaluate", counted)
+        record = recipes.run("tiny/first", 0, out, progress=False)[1]
+    return len(calls), {k: v for k, v in record.items() if k != "seconds"}
+
+
+def test_the_first_examines_for_both(pair: Pair, tmp_path: Path) -> None:
+    (calls, record), (none, same) = pair(examined_by_one, str(tmp_path))
+    assert (calls, none) == (2, 0) and record == same and len(record["reports"]) == 1 and record[
+        "validation"]["counts"] == [3, 3, 3]
+
+
+def what_is_shown(rank: int) -> tuple[str, int]:
+    store, told = Memory(), io.StringIO()
+    with contextlib.redirect_stderr(told), contextlib.redirect_stdout(told):
+        train(store=store, progress=True)
+    return told.getvalue(), len(store.opened) + len(store.saves) + store.closed
+
+
+def test_the_first_shows_and_saves(pair: Pair) -> None:
+    (shown, used), other = pair(what_is_shown)
+    assert "21/21" in shown and used == 2 + EPOCHS and other == ("", 0)
+
+
+# ------------------------------------------------------------------------------------------ resuming
+
+
+def resumed_everywhere(rank: int, every: Any) -> list[bool]:
+    words = {"validate": validate, "method": Remembering(every),
+             "optim": dataclasses.replace(OPTIM, batch=5)}
+    whole, saves = result(train(**words)), Memory()
+    same = [equal(whole, result(train(store=saves, save_every=0, **words)))]
+    for step in range(1, 19):  # the second process has nothing but what the first one tells it
+        store = Memory({step: saves.saves[step]} if rank == 0 else {})
+        same.append(equal(whole, result(train(model=Small(seed=9), store=store, **words))))
+    return same
+
+
+@pytest.mark.parametrize("every", [None, 3])
+def test_resuming_from_every_batch_gives_the_same_bits(pair: Pair, every: Any) -> None:
+    assert pair(resumed_everywhere, every) == [[True] * 19] * 2
+
+
+def stopped(rank: int, who: int, signals: int) -> tuple[int, list[int], bool]:
+    """Where each stood when `who` was told to stop in its ninth batch, what was saved, and whether
+    it went on to the same end."""
+    store, batches = Memory(), []
+
+    def ring(at: Step) -> None:
+        batches.append(at.batch)
+        if rank == who and len(batches) == 9:
+            for _ in range(signals):
+                signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Remembering(before=ring), store=store)
+    return len(batches), sorted(store.saves), equal(result(train()), result(train(store=store)))
+
+
+@pytest.mark.parametrize(("who", "signals"), [(0, 1), (1, 1), (1, 2)])
+def test_a_signal_to_one_stops_both_after_the_same_batch(pair: Pair, who: int,
+                                                         signals: int) -> None:
+    assert pair(stopped, who, signals) == [(9, [7, 9], True), (9, [], True)]
+
+
+def failing(rank: int, who: int, where: str) -> tuple[str, list[int], bool]:
+    store, model, calls = Memory(), Small(), iter(range(1, 1000))
+
+    def fail(*_: Any) -> None:
+        if rank == who and next(calls) == 5:
+            raise ArithmeticError("stopped here on purpose")
+
+    def checked(model: nn.Module, at: Step) -> Report:
+        if where == "validate":
+            fail()
+        return validate(model, at)
+
+    told = ""
+    try:
+        words = {where: fail} if where != "validate" else {}
+        train(Remembering(3, **words), validate=checked, store=store, model=model)
+    except (ArithmeticError, CourseError) as e:
+        told = f"{type(e).__name__}: {e}"
+    _, state = store.latest() or (0, {"model": model.state_dict()})
+    clean, saves = all(torch.equal(v, state["model"][k]) for k,
+                       v in model.state_dict().items()), sorted(store.saves)
+    method = Remembering(3)
+    same = equal(result(train(method, validate=validate)),
+                 result(train(method, validate=validate, store=store)))
+    return told, saves, clean and same
+
+
+@pytest.mark.parametrize(("who", "where", "saves"),
+                         [(1, "after", [4]), (0, "before", [4]), (0, "validate", [7, 10])])
+def test_what_fails_in_one_fails_in_both_and_nothing_is_lost(pair: Pair, who: int, where: str,
+        saves: list[int]) -> None:
+    found = pair(failing, who, where)
+    own, other = found[who], found[1 - who]
+    assert own[0] == "ArithmeticError: stopped here on purpose"
+    assert (other[0] == f"CourseError: Process {who} of 2 (counted from 0) failed: "
+            "ArithmeticError: stopped here on purpose")
+    assert found[0][1] == saves and found[1][1] == [] and own[2] and other[2]
+
+
+def kept(rank: int, folder: str) -> dict[str, Any]:
+    store = Store(folder)
+    train(store=store, epochs=1)
+    return environment()
+
+
+def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
+    assert all(e["processes of torchrun"] == 2 for e in pair(kept, str(tmp_path / "two")))
+    with pytest.raises(CourseError, match=r"processes of torchrun is not given, was 2\. Put this back as it was"):
+        kept(0, str(tmp_path / "two"))
+    assert "processes of torchrun" not in kept(0, str(tmp_path / "one"))
+    first, second = pair(kept, str(tmp_path / "one"))
+    assert "processes of torchrun is 2, was not given" in str(first) and str(
+        second) == f"Process 0 of 2 (counted from 0) failed: {first}"
+
+
+# ------------------------------------------------------------------------------------------ the group itself
+
+
+def test_one_process_is_a_group_that_does_nothing() -> None:
+    x, y = torch.rand(5, 2), torch.arange(5)
+    stats, before = {"seen": y}, x.clone()
+    with parallel.joined() as group:
+        assert group == Group(0, 1) == parallel.group() and group.first
+        assert all(torch.equal(a, b) for a, b in zip(group.share(x, y)[:2], (x, y),
+                                                     strict=True)) and group.share(x, y)[2] == 1
+        group.mean([x], 0.5)
+        assert torch.equal(x, before) and group.total(stats,
+                                                      1.0) is stats and group.from_first(
+                                                          stats) is stats
+        assert group.any(True) and not group.any(False)
+        with pytest.raises(ArithmeticError, match="as it is"), group.together():
+            raise ArithmeticError("as it is")
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(("images", "size"), [(1, 2), (2, 2), (5, 2), (3, 4), (128, 8)])
+def test_shares_are_even_and_weigh_one(images: int, size: int) -> None:
+    x, y = torch.rand(images, 2), torch.arange(images)
+    shares = [Group(rank, size).share(x, y) for rank in range(size)]
+    assert sum(w for *_, w in shares) == pytest.approx(1) and all(len(mine) for _, mine,
+        _ in shares)
+    counted = torch.cat([mine for _, mine, w in shares if w])
+    assert torch.equal(counted, y) and max(w for *_, w in shares) - min(w for *_,
+        w in shares) < 1.001 / images
+
+
+def test_a_restart_does_not_meet_the_dead() -> None:
+    """The store still holds what two processes of an earlier start left in it."""
+    store, names = dist.HashStore(), []
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(lambda rank: parallel.met(store, rank, 3), range(3)))
+        assert len(set(found)) == 1
+        names.append(found[0])
+    assert len(set(names)) == 3
+
+
+# ------------------------------------------------------------------------------------------ torchrun itself
+
+
+# 640 images, 5 batches an epoch, noise in each
+WORDS = ("tune/trades-1-12", "--limit", "800", "--epochs", "3")
+# the second process is killed after its seventh batch; then, after the restart, the first after its
+# third
+KILLS = ((1, 7), (0, 3))
+
+
+def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
+    here = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2")
+    return call([sys.executable, "-m", "torch.distributed.run", *here, *words])
+
+
+def call(command: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **LOCAL, **more}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True,
+                          timeout=400, stdin=subprocess.DEVNULL)
+
+
+def plain(thing: Any) -> Any:
+    """Tensors as lists, so that == is to the bit."""
+    if isinstance(thing, dict):
+        return {k: plain(v) for k, v in thing.items()}
+    return thing.tolist() if isinstance(thing, Tensor) else [plain(v)
+        for v in thing] if isinstance(thing, list | tuple) else thing
+
+
+def end_of(out: Path) -> tuple[int, Any]:
+    """The last checkpoint, without the seconds that it took."""
+    (place,) = out.rglob("store.json")
+    step, state = Store(place.parent).latest() or (0, {})
+    return step, plain({k: v for k, v in state.items() if k != "seconds"})
+
+
+def killed(out: str, *words: str) -> int:
+    """The course's command line, in a process that is killed where KILLS says, each once."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    from course_lib.__main__ import main
+
+    steps = iter(range(1, 1000))
+
+    def kill(*_: Any) -> None:
+        step = next(steps)
+        for number, (rank, at) in enumerate(KILLS):
+            if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"], step) == (str(rank),
+                    str(number), at):
+                Path(f"{out}.kill-{number}").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    register_optimizer_step_post_hook(kill)
+    return main(["train", *words, "--out", out])
+
+
+def test_killed_processes_are_started_again_and_end_with_the_same_weights(tmp_path: Path) -> None:
+    """TRADES. The undisturbed run is started by the batch script of docs/scaling.md."""
+    done = slurm(tmp_path, *WORDS, "--out", str(tmp_path / "whole"))
+    assert done.returncode == 0 and done.stdout.count(
+        "finished: tune/trades-1-12@limit=800@epochs=3") == 1, done.stderr
+    again = torchrun("--max-restarts", "2", "-m", "tests.lab.test_torchrun", str(tmp_path / "killed"),
+                     *WORDS)
+    assert again.returncode == 0 and again.stdout.count("finished") == 1, again.stderr
+    # Not torchrun's report of them: it names the first that it finds ended, the killed one or the
+    # one that lost it
+    assert sorted(p.name for p in tmp_path.glob("*.kill-*")) == [f"killed.kill-{n}"
+        for n in range(len(KILLS))], again.stderr
+    # The first process saves when it loses the second one (in batch 7, or 8 once that is done);
+    # killed itself, it has lost what came after
+    resumed = re.findall(r"resuming at epoch (\d), batch (\d) of 5", again.stderr)
+    assert resumed in ([("2", "1")] * 2, [("2", "2")] * 2), again.stderr
+    assert end_of(tmp_path / "killed") == end_of(tmp_path / "whole") and end_of(tmp_path
+        / "whole")[0] == 15
+
+
+def slurm(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The batch script of docs/scaling.md as Slurm would start it on one machine with two
+    processors."""
+    (script,) = re.findall(r"```text\n(#!/bin/bash\n.*?)```",
+                           (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8"), re.S)
+    (folder / "bin").mkdir()
+    run = f'{sys.executable} -m torch.distributed.run --local-addr 127.0.0.1 "$@"'
+    for name, does in {"srun": 'exec "$@"', "scontrol": "echo 127.0.0.1",
+                       "torchrun": f"exec {run}"}.items():
+        (folder / "bin" / name).write_text(f"#!/bin/bash\n{does}\n")
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "train.sbatch").write_text(script)
+    machine = {"SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "here", "SLURM_JOB_ID": str(os.getpid()),
+               "SLURM_GPUS_ON_NODE": "2", "SLURM_CPUS_PER_TASK": "2"}
+    return call(["bash", str(folder / "train.sbatch"), *words],
+                PATH=f"{folder / 'bin'}:{os.environ['PATH']}", **machine)
+
+
+if __name__ == "__main__":
+    from course_lib.__main__ import leave
+
+    leave(killed(*sys.argv[1:]))
