@@ -147,7 +147,7 @@ def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
     from course_lib.autoattack import EXAMINERS, named, reaches
     from course_lib.errors import pick, whole
     from course_lib.evaluation import evaluate
-    from course_lib.models import device
+    from course_lib.machine import device
     from course_lib.recipes import RECIPES, TRANSFORMS
     from course_lib.tables import budget
 
@@ -234,8 +234,8 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    from course_lib.allocator import keep_memory
     from course_lib.errors import CourseError
+    from course_lib.machine import keep_memory
 
     keep_memory()
     try:

@@ -16,10 +16,9 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
-from course_lib.allocator import keep_memory
 from course_lib.checkpoints import Store
 from course_lib.errors import CourseError
-from course_lib.models import device
+from course_lib.machine import device, keep_memory
 from course_lib.zoo import load_record, manifest
 
 DRIVE = Path("/content/drive")

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from course_lib.errors import CourseError, pick, whole
-from course_lib.locks import locked
+from course_lib.files import cache_dir, locked
 
 EMBEDDED = Path(__file__).parent / "datasets" / "embedded"
 TRAIN_SHARE = 0.8
@@ -189,11 +189,6 @@ def halves(pool: Split, limit: int | None, seed: int) -> tuple[Split, Split]:
     n = len(order) if limit is None else limit
     n_train = round(TRAIN_SHARE * n)
     return pool.take(order[:cut][:n_train]), pool.take(order[cut:][: n - n_train])
-
-
-def cache_dir() -> Path:
-    """Where the course keeps what it downloads: $COURSE_CACHE, or ~/.cache/course-data."""
-    return Path(os.environ.get("COURSE_CACHE") or Path.home() / ".cache" / "course-data")
 
 
 # ------------------------------------------------------------------------------------------------ Fashion-MNIST

@@ -27,8 +27,8 @@ from urllib.parse import urlsplit
 
 from tqdm.auto import tqdm
 
-from course_lib.data import cache_dir
 from course_lib.errors import CourseError
+from course_lib.files import cache_dir
 
 LARGEST = 500_000_000  # bytes: no file of the course comes near
 PATIENCE = 30.0  # seconds without a byte; gdown hands on half a megabyte at a time

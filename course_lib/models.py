@@ -130,11 +130,6 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"lenet5": LeNet5, "small_cnn": Sm
                                                "table_mlp": TableMLP}
 
 
-def device() -> torch.device:
-    """Where models are trained and examined: the GPU, where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def build(name: str, *, seed: int = 0, **shape: int) -> nn.Module:
     """A freshly initialised network, the same for the same `seed`; the caller's random state is
     left alone.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 from course_lib import fetch
 from course_lib.errors import CourseError, pick
-from course_lib.locks import cannot_write, locked
+from course_lib.files import inside, locked, write_together
 
 FORMAT = 1
 
@@ -95,17 +94,6 @@ def verified(what: Mapping[str, Any], root: Path | None = None) -> bytes:
     return raw
 
 
-def inside(root: Path, file: Any) -> Path | None:
-    """Where a file that the manifest names lies, links followed; None when that is not below the
-    folder."""
-    try:
-        base = os.path.realpath(root)
-        path = os.path.realpath(os.path.join(base, file))
-    except (OSError, ValueError, TypeError):
-        return None
-    return Path(path) if path.startswith(base.rstrip(os.sep) + os.sep) else None
-
-
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as f:
@@ -141,29 +129,6 @@ def released(root: Path | None = None) -> dict[str, dict[str, Any]]:
         raise CourseError(f"{path} is damaged: its files are no table of sizes and addresses. "
                           f"Restore it: git checkout {path.name}.")
     return files
-
-
-def write_together(files: Mapping[Path, bytes]) -> None:
-    """Write each file beside its place, and only when all are safe rename them in order: a full
-    disk changes nothing."""
-    parts: dict[Path, Path] = {}
-    path = Path()
-    try:
-        for path, raw in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as f:
-                parts[path] = Path(f.name)
-                f.write(raw)
-                f.flush()
-                os.fsync(f.fileno())
-            os.chmod(parts[path], 0o644)
-        for path, part in parts.items():
-            os.replace(part, path)
-    except OSError as e:
-        raise cannot_write(path, e) from None
-    finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from course_lib import fetch
 from course_lib.errors import CourseError, pick
 from course_lib.fairness import Report, Spread
-from course_lib.locks import locked
+from course_lib.files import inside, locked, write_together
 from course_lib.models import build
-from course_lib.shelf import FORMAT, entry, inside, manifest, models_dir, parse_json, released, verified, write_together
+from course_lib.shelf import FORMAT, entry, manifest, models_dir, parse_json, released, verified
 from course_lib.tables import Show, Table, budget, percent
 
 

@@ -4,7 +4,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.errors import CourseError
-from course_lib.models import MODELS, build, device
+from course_lib.machine import device
+from course_lib.models import MODELS, build
 from tests.helpers import images, random_states, same_weights
 
 SHAPES = {"lenet5": (1, 32, 32), "small_cnn": (3, 32, 32), "table_mlp": (14,)}

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 import torch
 from tqdm import tqdm
 
-from course_lib.allocator import keep_memory
 from course_lib.data import EMBEDDED, Split
 from course_lib.errors import CourseError
 from course_lib.explorer.curves import BUDGETS, current, measure, publish_curve
 from course_lib.explorer.sources import images_of
+from course_lib.machine import keep_memory
 from course_lib.shelf import manifest
 from course_lib.zoo import load_model, short_record
 

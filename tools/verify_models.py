@@ -26,14 +26,15 @@ import safetensors.torch
 import torch
 from tqdm.auto import tqdm
 
-from course_lib.allocator import keep_memory, one_thread
 from course_lib.attacks import NAMED
-from course_lib.data import Split, cache_dir, load
+from course_lib.data import Split, load
 from course_lib.errors import CourseError, pick
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Errors, Report, wilson
+from course_lib.files import cache_dir, inside
+from course_lib.machine import keep_memory, one_thread
 from course_lib.recipes import run, stored_name
-from course_lib.shelf import entry, inside, manifest, models_dir
+from course_lib.shelf import entry, manifest, models_dir
 from course_lib.tables import budget
 from course_lib.zoo import images, load_model, load_record, publish, report_rows, short_record
 

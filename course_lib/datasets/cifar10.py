@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from course_lib.data import EMBEDDED, LOADERS, Dataset, Split, cache_dir, contents, embedded_halves, halves, torchvision_datasets
+from course_lib.data import EMBEDDED, LOADERS, Dataset, Split, contents, embedded_halves, halves, torchvision_datasets
 from course_lib.errors import CourseError
-from course_lib.locks import locked
+from course_lib.files import cache_dir, locked
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR10_SHA256 = {  # of the images' bytes [N, 3, 32, 32] followed by the labels' (int64)

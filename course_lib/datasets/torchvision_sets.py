@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from course_lib.data import LOADERS, Dataset, Split, cache_dir, halves
+from course_lib.data import LOADERS, Dataset, Split, halves
 from course_lib.datasets.cifar10 import opened
 from course_lib.errors import CourseError
+from course_lib.files import cache_dir
 
 IMAGENETTE_SIZE = 160
 IMAGENETTE_IMAGES = {"train": 9469, "val": 3925}  # as published

@@ -18,11 +18,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from course_lib import colab, data, fetch, native
-from course_lib.allocator import keep_memory
+from course_lib import colab, data, fetch, files, native
 from course_lib.errors import CourseError
+from course_lib.files import inside
+from course_lib.machine import keep_memory
 from course_lib.native import build as kernel
-from course_lib.shelf import inside, manifest, models_dir, parse_json, released, verified
+from course_lib.shelf import manifest, models_dir, parse_json, released, verified
 from course_lib.tables import Table
 
 PYTHON = (3, 11)
@@ -179,7 +180,7 @@ def _why_none() -> str:
 
 def disk() -> Iterator[Finding]:
     """Room and rights where the course writes."""
-    for what, place in (("cache", data.cache_dir()), ("runs", Path("runs").absolute()),
+    for what, place in (("cache", files.cache_dir()), ("runs", Path("runs").absolute()),
                         ("temporary files", Path(tempfile.gettempdir()))):
         yield _writable(what, place)
 

@@ -14,8 +14,8 @@ from typing import Any
 import joblib
 from tqdm.auto import tqdm
 
-from course_lib.allocator import keep_memory, one_thread
 from course_lib.errors import CourseError, matching, whole
+from course_lib.machine import keep_memory, one_thread
 from course_lib.recipes import RECIPES, finished, run, stored_name
 from course_lib.zoo import publish
 

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from course_lib.data import cache_dir
+from course_lib.files import cache_dir
 
 log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("lenet.cpp")

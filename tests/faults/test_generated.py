@@ -14,9 +14,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.checkpoints.store import RECORD, Store
 from course_lib.checkpoints.disk import NAME, Key
 from course_lib.checkpoints.packing import pack, unpack
+from course_lib.checkpoints.store import RECORD, Store
 from course_lib.colab import Session
 from course_lib.errors import CourseError
 from tests.faults.shims import MEMORY, make_state, same, share

@@ -8,7 +8,7 @@ import pytest
 
 WORK = """
 import resource, sys, torch
-from course_lib.allocator import keep_memory
+from course_lib.machine import keep_memory
 torch.set_num_threads(1)
 print(keep_memory() if sys.argv[1] == "kept" else "untouched")
 def faults():

@@ -41,3 +41,8 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def device() -> torch.device:
+    """Where models are trained and examined: the GPU, where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
