@@ -8,7 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness import ALLOCATORS, EPS, STEP, compare, images, main, model, part, pytorch_only
+from benchmarks.harness import (
+    ALLOCATORS,
+    EPS,
+    STEP,
+    compare,
+    images,
+    main,
+    model,
+    part,
+    pytorch_only,
+)
 from course_lib.attacks import PGD, _Setting, frozen
 
 N, BATCH = 1000, 128

@@ -14,7 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.harness import ALLOCATORS, EPS, STEP, compare, data, main, part, peak, pytorch_only, usual_model
+from benchmarks.harness import (
+    ALLOCATORS,
+    EPS,
+    STEP,
+    compare,
+    data,
+    main,
+    part,
+    peak,
+    pytorch_only,
+    usual_model,
+)
 from benchmarks.peers import Work
 from course_lib.attacks import PGD
 from course_lib.data import batches, torchvision_datasets

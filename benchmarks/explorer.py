@@ -26,7 +26,8 @@ VIEWS = ("Errors by class", "All budgets", "Confusion matrix")
 CODE = "from course_lib.explorer.widgets import explore\nexplore()"
 MOVED = """(old) => new Promise(done => { const look = () => {
     const i = document.querySelector("img.explorer-figure");
-    i && i.src !== old && i.complete ? requestAnimationFrame(() => done(performance.now())) : setTimeout(look, 2) }; look() })"""
+    if (i && i.src !== old && i.complete) requestAnimationFrame(() => done(performance.now()))
+    else setTimeout(look, 2) }; look() })"""
 
 
 def moves(page: Page, n: int = 20) -> list[float]:

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.harness import ALLOCATORS, EPS, STEP, compare, images, main, model, part, pytorch_only
+from benchmarks.harness import (
+    ALLOCATORS,
+    EPS,
+    STEP,
+    compare,
+    images,
+    main,
+    model,
+    part,
+    pytorch_only,
+)
 from course_lib.attacks import PGD
 from course_lib.scores import grid_eps, least_eps
 

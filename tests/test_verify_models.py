@@ -16,7 +16,18 @@ from course_lib.models import build
 from course_lib.zoo import load_model, publish
 from tests.helpers import network_of, tiny_dataset, with_tiny_recipes
 from tools import model_cards, verify_models
-from tools.verify_models import RECIPE, SEED, differences, mismatch, outside, reference, retrained, sample, tasks, verify
+from tools.verify_models import (
+    RECIPE,
+    SEED,
+    differences,
+    mismatch,
+    outside,
+    reference,
+    retrained,
+    sample,
+    tasks,
+    verify,
+)
 
 EPS = 8 / 255
 
@@ -67,7 +78,7 @@ def test_the_reference_is_no_result() -> None:
     assert (reference() / f"{RECIPE}@limit=3000@epochs=2").is_dir()
 
 
-# ------------------------------------------------------------------------------------------ stored models
+# ------------------------------------------------------------------------------------ stored models
 
 
 def test_a_tenth_of_the_stored_models() -> None:
@@ -202,7 +213,8 @@ def test_a_schedule_in_words() -> None:
                                  [[4, 0.5],
                                   [8, 0.1]]}) == "rate 0.1, 0.05 from epoch 5, 0.01 from epoch 9"
     falling = [[e, 1 - e / 10] for e in range(1, 10)]
-    assert model_cards.schedule({**optim, "drops": falling}) == "rate 0.1, which falls at every epoch, to 0.01 from epoch 10"
+    assert model_cards.schedule({**optim, "drops": falling}) == (
+        "rate 0.1, which falls at every epoch, to 0.01 from epoch 10")
     assert (
         model_cards.also(optim) == ", momentum 0.9, weight decay 0.0002, images changed by "
         "crop-flip" and model_cards.also({}) == "")

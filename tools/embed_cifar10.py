@@ -1,5 +1,7 @@
-"""Make course_lib/datasets/embedded/cifar10/ from the full data set in the course's cache: python -m
-tools.embed_cifar10"""
+"""Make datasets/embedded/cifar10/ from the full data set in the cache:
+
+    python -m tools.embed_cifar10
+"""
 
 from __future__ import annotations
 

@@ -20,9 +20,10 @@ Records = dict[str, dict[int, dict[str, Any]]]  # recipe -> seed -> record witho
 
 INTRODUCTION = """# The stored models
 
-Made by `make cards` from [manifest.json](manifest.json) and the records it names; do not edit. `manifest.json` gives the sha256 of every
-file, and nothing is loaded whose bytes do not have it. A record (`seedN.json`) holds the recipe, the versions and the processor it was
-made with, the history of the training and every report, class by class.
+Made by `make cards` from [manifest.json](manifest.json) and the records it names; do not edit.
+`manifest.json` gives the sha256 of every file; a file is loaded only if its bytes match. A record
+(`seedN.json`) holds the recipe, the versions and the processor it was made with, the history of the
+training and every report, class by class.
 
 ```python
 from course_lib import list_models, load_model, load_report, compare
@@ -30,14 +31,16 @@ list_models()  # everything, as a table
 load_model("{first}", seed=0)  # verified, ready to use
 ```
 
-Figures are errors in percent on the test set: the average over its examples and the worst class. Robust means right on the clean example
-and under attack; a budget in units counts those of a table's own files (years, dollars, places in a list). An interval
-is the 95 % t-interval of the mean over seeds; with one seed there is none."""
+Figures are errors in percent on the test set: the average over its examples and the worst class.
+Robust means correct on the clean example and under attack. A budget in units uses the units of the
+table's own files (years, dollars, places in a list). An interval is the 95 % t-interval of the mean
+over seeds; with one seed there is none."""
 
 LICENCE = """## Licence
 
-Weights and records are under the project's MIT licence ([LICENSE](../LICENSE)). The data they were trained on keep the licences of their
-makers, which stand in [course_lib/datasets/embedded](../course_lib/datasets/embedded)."""
+Weights and records are under the project's MIT licence ([LICENSE](../LICENSE)). The data they were
+trained on keep their makers' licences: see
+[course_lib/datasets/embedded](../course_lib/datasets/embedded)."""
 
 
 def collected(root: Path | None = None) -> Records:

@@ -80,7 +80,8 @@ def make(source: Path, label: str) -> None:
     nbformat.validate(notebook)
     write(target, nbformat.writes(notebook, indent=1).rstrip("\n") + "\n")
     source.touch()  # Jupytext opens a pair only while the source is the newer one
-    print(f"{target.name}: {'executed in ' + str(run.seconds) + ' s' if run.fresh else 'unchanged since it was executed'}", flush=True)
+    done = f"executed in {run.seconds} s" if run.fresh else "unchanged since it was executed"
+    print(f"{target.name}: {done}", flush=True)
 
 
 def readdress(source: Path) -> None:

@@ -29,11 +29,16 @@ SHOWN = {  # label -> stored recipe
     "adversarial training (half attacked)": "exp1/pgd-at-mixed",
     "with class weights (FRL, Reweight)": "exp2/reweight-05",
 }
-SPEED = (  # question, a heading of benchmarks/README.md, the row under it, its columns: equal allocator, default allocator
-    ("PGD-20 evaluation beside torchattacks, batch 500", "PGD-20 evaluation of LeNet-5", "500 | this course |", (3, 4)),
-    ("an epoch of adversarial training beside the usual loop (DataLoader, transforms an image, torchattacks)",
+# question; a heading of benchmarks/README.md; the row under it; its columns for an equal allocator
+# and for the default one
+SPEED = (
+    ("PGD-20 evaluation beside torchattacks, batch 500",
+     "PGD-20 evaluation of LeNet-5", "500 | this course |", (3, 4)),
+    ("an epoch of adversarial training beside the usual loop "
+     "(DataLoader, transforms an image, torchattacks)",
      "One epoch of adversarial training", "this course |", (2, 3)),
-    ("all of Experiment 1, one seed, from nothing, beside the usual loop", "Experiment 1 from nothing", "all of Experiment 1 |", (4, 5)),
+    ("all of Experiment 1, one seed, from nothing, beside the usual loop",
+     "Experiment 1 from nothing", "all of Experiment 1 |", (4, 5)),
 )
 
 

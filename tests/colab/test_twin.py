@@ -110,7 +110,8 @@ def test_the_setup_cell_and_the_imports_of_every_notebook(twin: Twin) -> None:
         scripts.append("\n".join([setup, *imports, "import course_lib",
                                   "assert course_lib.__file__.startswith(os.getcwd())"]))
     for path, told in zip(NOTEBOOKS, in_fresh_folders(twin, scripts), strict=True):
-        line = r"Colab: Python \S+, torch \S+, CPU, \d+ threads\. Results go to \S+ only\. When Colab .*\n"
+        line = (r"Colab: Python \S+, torch \S+, CPU, \d+ threads\. "
+                r"Results go to \S+ only\. When Colab .*\n")
         assert re.fullmatch(line, told), f"{path.stem}: {told}"
     assert all({p.name for p in folder.iterdir()} == {"course"}
                for folder in twin.content.iterdir()), "only the clone is left behind"
@@ -127,10 +128,13 @@ def test_what_the_setup_cell_says_when_it_cannot_go_on(twin: Twin) -> None:
         "https://example.org/x")
     scripts = [old + good, elsewhere, bare + good, placeholder, no_package + good, ticked]
     wanted = [
-        r"RuntimeError: The course needs Python 3\.11 or later, .* In Colab: Runtime, Change runtime type",
-        r"RuntimeError: The course could not be fetched from file:///nowhere/\S+ \(.*\)\. Is this machine on the network\? .* again\.",
+        r"RuntimeError: The course needs Python 3\.11 or later, .* In Colab: Runtime, Change runtime "
+        "type",
+        r"RuntimeError: The course could not be fetched from file:///nowhere/\S+ \(.*\)\. "
+        r"Is this machine on the network\? .* again\.",
         r"RuntimeError: The course could not be fetched from .* \(git is not installed\)",
-        r"RuntimeError: course_lib was not found, and the project has no public address yet: open this notebook inside a clone\.",
+        r"RuntimeError: course_lib was not found, and the project has no public address yet: "
+        r"open this notebook inside a clone\.",
         r"RuntimeError: This Python has no safetensors\. Run `%pip install --no-deps safetensors`",
         # Drive is refused: a warning, and the course goes on
         r"Colab: Python .* only\. When Colab takes the machine away",
@@ -142,7 +146,8 @@ def test_what_the_setup_cell_says_when_it_cannot_go_on(twin: Twin) -> None:
 
 def test_a_clone_cut_short_is_made_again(twin: Twin) -> None:
     """The machine may stop in the middle of cloning: half a course is never taken for one."""
-    half = "import os\nos.makedirs('course.part/course_lib')\nopen('course.part/course_lib/__init__.py', 'w').close()\n"
+    half = ("import os\nos.makedirs('course.part/course_lib')\n"
+            "open('course.part/course_lib/__init__.py', 'w').close()\n")
     (told,) = in_fresh_folders(twin, [half + setup_code(twin.address)])
     assert told.startswith("Colab: Python")
     assert [p.name for p in (twin.content / "0").iterdir()] == ["course"]
@@ -180,7 +185,8 @@ def test_a_training_that_begins_anew_is_not_taken_for_one_that_goes_on(tmp_path:
 
     told = Told(Path("python"), tmp_path, "file:///nowhere")
     if goes_on:
-        assert killed_and_resumed(told, START) == "killed after batch 192, went on from there on another machine"
+        assert killed_and_resumed(told, START) == (
+            "killed after batch 192, went on from there on another machine")
     else:
         with pytest.raises(ToolError, match="did not go on"):
             killed_and_resumed(told, START)

@@ -142,14 +142,20 @@ COMMANDS: dict[str, Callable[[str, Path], None]] = {
     "python -m tools.notebooks --addresses": elsewhere,
     ".venv/bin/python -m tools.notebooks --addresses": as_is,
     ".venv/bin/python -m tools.check_notebooks": as_is,
-    ".venv/bin/python -m tools.pin > constraints.txt.new && mv constraints.txt.new constraints.txt": as_is,
+    "python -m tests.frozen.make": elsewhere,  # tests/test_frozen.py calls it
+    ".venv/bin/python -m tools.pin > constraints.txt.new "
+    "&& mv constraints.txt.new constraints.txt": as_is,
     "python -m course_lib train gpu/cifar10/preact_resnet18/pgd-at --seed 0": understood,
-    "torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m course_lib train gpu/cifar10/preact_resnet18/pgd-at --seed 0": understood,
-    "torchrun --standalone --nproc-per-node 2 --max-restarts 3 -m course_lib train exp1/pgd-at --seed 0": elsewhere,  # test_parallel
+    "torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m course_lib train "
+    "gpu/cifar10/preact_resnet18/pgd-at --seed 0": understood,
+    # tests/lab/test_torchrun.py does it
+    "torchrun --standalone --nproc-per-node 2 --max-restarts 3 -m course_lib train "
+    "exp1/pgd-at --seed 0": elsewhere,
     'pip install -e ".[cluster]"': instead(f"{sys.executable} -c 'import dask, distributed'"),
     "dask scheduler": elsewhere,  # tests/lab/test_cluster.py has both
     "dask worker tcp://HEAD:8786 --nworkers 16 --nthreads 1": elsewhere,
-    "python -m course_lib sweep exp1 exp4 --scheduler tcp://HEAD:8786 --out /shared/runs --models /shared/models": understood,
+    "python -m course_lib sweep exp1 exp4 --scheduler tcp://HEAD:8786 --out /shared/runs "
+    "--models /shared/models": understood,
     ". .venv/bin/activate": instead(". .venv/bin/activate && python -c 'import course_lib'"),
     "python -m course_lib list": shortened(""),
     "python -m course_lib train exp1/pgd-at --seed 0": shortened("--limit 200 --epochs 1"),

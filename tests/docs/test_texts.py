@@ -136,4 +136,5 @@ def test_a_benchmark_replaces_its_own_table_and_no_other(tmp_path: Path,
     (tmp_path / "explorer.json").write_text(json.dumps(made))
     before, after = old.split("\n## "), benchmarks.report(old).strip().split("\n## ")
     (new,) = [b for a, b in zip(before, after, strict=True) if a != b]
-    assert new.split() == f"{title} On another machine: cpu of another kind. | a | | --- | | 1 |".split()
+    assert new.split() == (
+        f"{title} On another machine: cpu of another kind. | a | | --- | | 1 |".split())

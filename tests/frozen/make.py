@@ -75,8 +75,10 @@ def identity() -> dict[str, Any]:
     x = torch.linspace(0, 1, 20 * 32 * 32).reshape(20, 1, 32, 32)
     split = Split(x, torch.arange(20) % 10, tuple("abcdefghij"))
     recipe = course_lib.RECIPES["exp2/reweight-05"]
+    store: Any = Store()
     try:
-        fit(build("lenet5"), recipe.method, split, epochs=2, optim=Optim(), seed=3, store=Store(), progress=False)  # type: ignore[arg-type]
+        fit(build("lenet5"), recipe.method, split, epochs=2, optim=Optim(), seed=3, store=store,
+            progress=False)
     except Caught as e:
         return dict(e.args[0])
     raise AssertionError("fit did not open its store")

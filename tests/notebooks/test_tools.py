@@ -116,7 +116,8 @@ def test_the_fingerprint_sees_every_input(tmp_path: Path, monkeypatch: pytest.Mo
                  "serialized_models/manifest.json"):
         write(tmp_path / name, "one")
     seen = [execute.fingerprint("source")]
-    for name in ("course_lib/a.py", "course_lib/datasets/embedded/x.gz", "serialized_models/manifest.json",
+    for name in ("course_lib/a.py", "course_lib/datasets/embedded/x.gz",
+                 "serialized_models/manifest.json",
                  "course_lib/new.py"):
         write(tmp_path / name, "two")
         seen.append(execute.fingerprint("source"))
@@ -144,7 +145,8 @@ def test_ids_are_kept_and_new_ones_do_not_depend_on_the_machine() -> None:
 
 def test_badges_and_setup_come_from_the_address() -> None:
     text = addressed(DEMO, "01_unfairness", GITHUB)
-    assert "https://colab.research.google.com/github/someone/some-course/blob/main/notebooks/01_unfairness.ipynb" in text
+    assert ("https://colab.research.google.com/github/someone/some-course/blob/main/notebooks/"
+            "01_unfairness.ipynb") in text
     assert f'ADDRESS, RELEASE = "{GITHUB}", "{release()}"' in text
     assert addressed(text, "01_unfairness", GITHUB) == text
     assert addressed(text, "01_unfairness", "https://example.org/x") == addressed(DEMO,
@@ -178,7 +180,8 @@ def test_the_address_stands_in_one_place() -> None:
 
 def test_only_the_marked_part_of_the_readme_is_replaced() -> None:
     text = "before\n<!-- results -->\nold \\1\n<!-- /results -->\nafter\n"
-    assert replaced(text, "results", "| new \\1 |\n") == "before\n<!-- results -->\n| new \\1 |\n<!-- /results -->\nafter\n"
+    assert replaced(text, "results", "| new \\1 |\n") == (
+        "before\n<!-- results -->\n| new \\1 |\n<!-- /results -->\nafter\n")
     with pytest.raises(ToolError, match="badges"):
         replaced(text, "badges", "x")
 
