@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from benchmarks.harness import ALLOCATORS, EPS, STEP, compare, data, main, part, peak, pytorch_only, usual_model
 from benchmarks.peers import Work
 from course_lib.attacks import PGD
-from course_lib.data import batches, torchvision_datasets
+from course_lib.data import batches
+from course_lib.datasets.sources import torchvision_datasets
 from course_lib.models import build
 
 BATCH, STEPS, EXAMPLES = 128, 10, 1280
