@@ -263,6 +263,8 @@ EMBEDDED_DAMAGE: dict[str, Damage] = {
        for name in ("", "cifar10: ") for kind, raw in {
            "empty": b"", "of another kind": b"[1]", "without hashes": b'{"training_images": 6000}',
            "not text": b"\xff\xfe\xff"}.items()},
+    "contents of no file": (lambda p: (p / "contents.json").write_text(
+        '{"training_images": 6000, "sha256": {}}'), f"t10k-images.*{WRONG}"),
     "contents gone": (lambda p: remove(p, "contents"), NO_LIST),
     "contents cut": (lambda p: cut(p, "contents"), NO_LIST),
 }
