@@ -9,8 +9,7 @@ import torch
 
 from course_lib import CourseError, load
 from course_lib.data import EMBEDDED
-from course_lib.datasets.adult import (BOUNDS, CLASSES, FEATURES, GROUPS, SHA256, UNITS, WORDS,
-                                       balanced, parse)
+from course_lib.datasets.adult import BOUNDS, CLASSES, FEATURES, GROUPS, SHA256, UNITS, WORDS, balanced, parse
 
 ROW = ("39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, "
        "Male, 2174, 0, 40, United-States, <=50K")
@@ -60,8 +59,9 @@ def test_balanced_repeats_the_smaller_class_and_nothing_else() -> None:
     train = load("adult", limit=1000).train
     even = balanced(train)
     assert even.y.bincount().tolist() == [int((train.y == 0).sum())] * 2
-    assert {(tuple(r.tolist()), int(g)) for r, g in zip(even.x, even.groups["race"], strict=True)} == {
-        (tuple(r.tolist()), int(g)) for r, g in zip(train.x, train.groups["race"], strict=True)}
+    old, new = ({(*x.tolist(), int(race)) for x, race in zip(s.x, s.groups["race"], strict=True)}
+                for s in (train, even))
+    assert old == new
     with pytest.raises(CourseError, match=">50K has no row to repeat"):
         balanced(train.take(train.y == 0))
 

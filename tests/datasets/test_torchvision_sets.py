@@ -186,21 +186,17 @@ def test_imagenette(place: Path) -> None:
     assert ((x.float() - 77).abs().amax((1, 2, 3)) < 3).sum() == 1
 
 
-def test_limit_and_seed(name: str, place: Path) -> None:
+def test_from_a_folder_and_from_the_cache(name: str, place: Path,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
     full, less = load(name, root=place), load(name, root=place, limit=10)
     assert torch.equal(less.train.x, full.train.x[:8]) and len(less.test) == len(full.test)
     assert torch.equal(less.val.x, full.val.x[:2])
     assert load(name, root=place, seed=1).train.digest() != full.train.digest()
-
-
-def test_by_environment_and_from_the_cache(name: str, place: Path,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    digest = load(name, root=place).test.digest()
     monkeypatch.setenv("COURSE_CACHE", str(place))
-    assert load(name).test.digest() == digest
+    assert load(name).test.digest() == full.test.digest()
     monkeypatch.setenv("COURSE_DATA", str(place))
     monkeypatch.setenv("COURSE_CACHE", str(place / "nothing"))
-    assert load(name).test.digest() == digest and not (place / "nothing").exists()
+    assert load(name).test.digest() == full.test.digest() and not (place / "nothing").exists()
 
 
 def test_of_many_that_miss_it_one_downloads(name: str, place: Path, asked: list[str],
