@@ -28,7 +28,8 @@ from benchmarks.harness import (
 )
 from benchmarks.peers import Work
 from course_lib.attacks import PGD
-from course_lib.data import batches, torchvision_datasets
+from course_lib.data import batches
+from course_lib.datasets.sources import torchvision_datasets
 from course_lib.models import build
 
 BATCH, STEPS, EXAMPLES = 128, 10, 1280

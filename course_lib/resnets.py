@@ -11,7 +11,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from course_lib.data import torchvision_datasets
 from course_lib.models import MODELS
 from course_lib.native import relu_of_norm
 
@@ -39,6 +38,8 @@ class ResNet18(_Pictures):
 
     def __init__(self, classes: int = 10, channels: int = 3) -> None:
         super().__init__()
+        from course_lib.datasets.sources import torchvision_datasets
+
         # which makes torchvision importable where it does not fit this torch
         torchvision_datasets()
         from torchvision.models import resnet18

@@ -27,9 +27,8 @@ from tqdm.auto import tqdm
 
 from course_lib import native
 from course_lib.attacks import check_fit
-from course_lib.augmentation import AUGMENTATIONS, augment
 from course_lib.checkpoints import SaveError
-from course_lib.data import Dataset, Split, batches
+from course_lib.data import AUGMENTATIONS, Dataset, Split, augment, batches
 from course_lib.errors import CourseError, pick, whole
 from course_lib.fairness import Report
 from course_lib.lab import torchrun as parallel

@@ -16,7 +16,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.container import ErrorbarContainer
 
 from course_lib import CourseError, plots
-from course_lib.data import FASHION, Split
+from course_lib.data import Split
+from course_lib.datasets.fashion_mnist import FASHION
 from course_lib.fairness import Errors, Report, Spread
 
 N = 1000

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from course_lib.data import EMBEDDED, TRAIN_SHARE, load, stratified
-from course_lib.datasets.cifar10 import CIFAR10, _whole, cache_dir
+from course_lib.datasets.cifar10 import CIFAR10, full
 
 N, ACROSS = 2000, 50
 
@@ -21,19 +21,19 @@ N, ACROSS = 2000, 50
 def main() -> None:
     out = EMBEDDED / "cifar10"
     out.mkdir(parents=True, exist_ok=True)
-    full = {part: _whole(cache_dir(), part, True, N) for part in ("train", "test")}
-    order = stratified(full["train"].y, 0)
+    all_of = {part: full(None, part, N) for part in ("train", "test")}
+    order = stratified(all_of["train"].y, 0)
     cut, n_train = round(TRAIN_SHARE * len(order)), round(TRAIN_SHARE * N)
     train = torch.cat([order[:cut][:n_train], order[cut:][: N - n_train]])
-    keep = {"train": train, "test": stratified(full["test"].y, 0)[:N].sort().values}
+    keep = {"train": train, "test": stratified(all_of["test"].y, 0)[:N].sort().values}
     hashes = {}
     for part, places in keep.items():
-        x = full[part].x[places].reshape(N // ACROSS, ACROSS, 3, 32, 32).permute(0, 3, 1, 4, 2)
+        x = all_of[part].x[places].reshape(N // ACROSS, ACROSS, 3, 32, 32).permute(0, 3, 1, 4, 2)
         sheet = io.BytesIO()
         picture = Image.fromarray(x.reshape(N // ACROSS * 32, ACROSS * 32, 3).numpy())
         picture.save(sheet, "WEBP", lossless=True, quality=100, method=6, exact=True)
         for name, raw in ((f"{part}.webp", sheet.getvalue()),
-                          (f"{part}-labels", full[part].y[places].to(
+                          (f"{part}-labels", all_of[part].y[places].to(
                               torch.uint8).numpy().tobytes())):
             (out / name).write_bytes(raw)
             hashes[name] = hashlib.sha256(raw).hexdigest()

@@ -10,7 +10,8 @@ import struct
 
 import numpy as np
 
-from course_lib.data import EMBEDDED, FASHION_MD5, TRAIN_SHARE, _fashion_full, _read_idx, stratified
+from course_lib.data import EMBEDDED, TRAIN_SHARE, stratified
+from course_lib.datasets.fashion_mnist import FASHION_MD5, full, read_idx
 
 N = 6000
 
@@ -25,8 +26,8 @@ def idx(array: np.ndarray) -> bytes:
 def main() -> None:
     import torch
 
-    full, out = _fashion_full(N), EMBEDDED / "fashion-mnist"
-    arrays = {name: _read_idx(full, name, None) for name in FASHION_MD5}
+    place, out = full(N), EMBEDDED / "fashion-mnist"
+    arrays = {name: read_idx(place, name) for name in FASHION_MD5}
     order = stratified(torch.from_numpy(arrays["train-labels-idx1-ubyte"].astype(np.int64)),
                        0).numpy()
     cut, n_train = round(TRAIN_SHARE * len(order)), round(TRAIN_SHARE * N)

@@ -1,86 +1,75 @@
-"""CIFAR-100, SVHN and Imagenette as torchvision reads them: from a folder, or from the course's
-cache, which a download fills.
- None is embedded. Imagenette's pictures are of all shapes; here the middle of each is cut out and
-scaled to 160 x 160, the smallest size in which it is published (BAT does not say which it used).
+"""CIFAR-100, SVHN and Imagenette as torchvision reads them, from a folder or the course's cache.
+
+None is embedded. Imagenette's pictures have all shapes. We cut out the middle square of each and
+scale it to 160 x 160, the smallest published size (BAT's paper does not name its size).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
-from course_lib.data import LOADERS, Dataset, Split, halves
-from course_lib.datasets.cifar10 import opened
+from course_lib.data import Dataset, Split, halves
+from course_lib.datasets import sources
 from course_lib.errors import CourseError
 from course_lib.files import cache_dir
 
 IMAGENETTE_SIZE = 160
 IMAGENETTE_IMAGES = {"train": 9469, "val": 3925}  # as published
-OR_DOWNLOAD = "there, or name no folder and connect to the internet"
-# images uint8 [N, 3, H, W], labels, the classes' names
-Album = tuple[np.ndarray, Any, tuple[str, ...]]
+OR_DOWNLOAD = "there, or name no folder and connect to the internet."
 
 
-def _cifar100(place: Path, part: str, download: bool) -> Album:
-    wants = f"the folder cifar-100-python (from cifar-100-python.tar.gz) {OR_DOWNLOAD}"
-    data = opened("CIFAR100", place, wants, download=download, train=part == "train")
-    return data.data.transpose(0, 3, 1, 2), data.targets, tuple(data.classes)
+def load_cifar100(root: sources.Root, limit: int | None, seed: int) -> Dataset:
+    def read(place: Path, part: str, download: bool) -> Split:
+        remedy = f"Put the folder cifar-100-python {OR_DOWNLOAD}"
+        found = sources.opened("CIFAR100", place, remedy, download=download, train=part == "train")
+        return sources.as_split(found.data.transpose(0, 3, 1, 2), found.targets, found.classes)
+
+    return dataset("cifar100", read, root, limit, seed)
 
 
-def _svhn(place: Path, part: str, download: bool) -> Album:
-    """The cut-out digits; the set "extra" is left alone, as the papers do."""
-    data = opened("SVHN", place, f"{part}_32x32.mat {OR_DOWNLOAD}", download=download, split=part)
-    return data.data, data.labels, tuple("0123456789")
+def load_svhn(root: sources.Root, limit: int | None, seed: int) -> Dataset:
+    """SVHN's cropped digits, without the set "extra", as in the papers."""
+    def read(place: Path, part: str, download: bool) -> Split:
+        remedy = f"Put {part}_32x32.mat {OR_DOWNLOAD}"
+        found = sources.opened("SVHN", place, remedy, download=download, split=part)
+        return sources.as_split(found.data, found.labels, "0123456789")
+
+    return dataset("svhn", read, root, limit, seed)
 
 
-def _imagenette(place: Path, part: str, download: bool) -> Album:
-    part = "train" if part == "train" else "val"
-    wants = f"the folder imagenette2-160 (from imagenette2-160.tgz) {OR_DOWNLOAD}"
-    data = opened("Imagenette", place, wants, download=download, split=part, size="160px")
-    if len(data) != IMAGENETTE_IMAGES[part]:  # torchvision takes a folder that is half unpacked
-        raise CourseError(f"{place / 'imagenette2-160' / part} holds {len(data):,} of "
-                          f"{IMAGENETTE_IMAGES[part]:,} pictures. "
-                          "Delete imagenette2-160 and unpack or fetch it again.")
-    images = np.empty((len(data), 3, IMAGENETTE_SIZE, IMAGENETTE_SIZE), np.uint8)
-    labels = np.empty(len(data), np.int64)
-    for i in range(len(data)):
-        images[i], labels[i] = _square(data, i)
-    return images, labels, tuple(names[0] for names in data.classes)
+def load_imagenette(root: sources.Root, limit: int | None, seed: int) -> Dataset:
+    return dataset("imagenette", read_imagenette, root, limit, seed)
 
 
-def _square(data: Any, i: int) -> tuple[np.ndarray, int]:
-    """Picture i, its middle square scaled, and its label."""
+def read_imagenette(place: Path, part: str, download: bool) -> Split:
     from PIL import Image, ImageOps
 
-    try:
-        image, label = data[i]
-    except OSError as e:
-        raise CourseError(f"Imagenette's picture {data._samples[i][0]} is damaged ({e}). Unpack or "
-                          "fetch imagenette2-160 again.") from None
-    square = ImageOps.fit(image, (IMAGENETTE_SIZE, IMAGENETTE_SIZE), Image.Resampling.BILINEAR)
-    return np.asarray(square).transpose(2, 0, 1), label
+    part = "train" if part == "train" else "val"
+    remedy = f"Put the folder imagenette2-160 (from imagenette2-160.tgz) {OR_DOWNLOAD}"
+    found = sources.opened("Imagenette", place, remedy, download=download, split=part, size="160px")
+    folder, n, size = place / "imagenette2-160", len(found), (IMAGENETTE_SIZE, IMAGENETTE_SIZE)
+    again = f"Delete {folder} and unpack or fetch it again."
+    if n != IMAGENETTE_IMAGES[part]:  # torchvision accepts a folder that is half unpacked
+        raise CourseError(f"{folder / part} holds {n:,} of {IMAGENETTE_IMAGES[part]:,} pictures. "
+                          f"{again}")
+    images, labels = np.empty((n, *size, 3), np.uint8), np.empty(n, np.int64)
+    for i in range(n):
+        try:
+            image, labels[i] = found[i]
+        except OSError as e:
+            raise CourseError(f"{found._samples[i][0]} is damaged ({e}). {again}") from None
+        images[i] = np.asarray(ImageOps.fit(image, size, Image.Resampling.BILINEAR))
+    return sources.as_split(images.transpose(0, 3, 1, 2), labels, [c[0] for c in found.classes])
 
 
-def _album(read: Callable[[Path, str, bool], Album], name: str, root: str | os.PathLike[str] | None,
-           limit: int | None,
-           seed: int) -> Dataset:
-    named = root or os.environ.get("COURSE_DATA")
-    place = Path(named) if named else cache_dir()
-
-    def part(word: str) -> Split:
-        x, y, classes = read(place, word, not named)
-        return Split(torch.from_numpy(np.ascontiguousarray(x)),
-                     torch.from_numpy(np.asarray(y, np.int64)), classes)
-
-    test = part("test")
-    return Dataset(name, test.classes, test, lambda: halves(part("train"), limit, seed))
-
-
-for _name, _read in {"cifar100": _cifar100, "svhn": _svhn, "imagenette": _imagenette}.items():
-    LOADERS[_name] = partial(_album, _read, _name)
+def dataset(name: str, read: Callable[[Path, str, bool], Split], root: sources.Root,
+            limit: int | None, seed: int) -> Dataset:
+    """The data set whose parts, "train" and "test", `read` gives for (place, part, download)."""
+    folder = sources.named_folder(root)
+    place, download = folder or cache_dir(), folder is None
+    test = read(place, "test", download)
+    return Dataset(name, test.classes, test,
+                   lambda: halves(read(place, "train", download), limit, seed))

@@ -20,7 +20,8 @@ import torch
 from torch import nn
 
 from course_lib.checkpoints.store import RECORD, Store
-from course_lib.data import EMBEDDED, Split, contents, load
+from course_lib.data import EMBEDDED, Split, load
+from course_lib.datasets.sources import contents
 from course_lib.errors import CourseError
 from course_lib.explorer.curves import STORED, Curve, load_curve
 from course_lib.models import MODELS, build

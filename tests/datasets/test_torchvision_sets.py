@@ -1,5 +1,5 @@
-"""CIFAR-100, SVHN and Imagenette by torchvision's own loaders, from small files in the original
-formats and from a mirror."""
+"""The sets that torchvision reads: CIFAR-10 (in full), CIFAR-100, SVHN and Imagenette, from small
+files in the original formats and from a server."""
 
 import functools
 import hashlib
@@ -10,7 +10,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,13 +21,17 @@ import torch
 from PIL import Image
 
 from course_lib import CourseError, load
-from course_lib.data import torchvision_datasets
-from course_lib.datasets import torchvision_sets as albums
+from course_lib.datasets import torchvision_sets
+from course_lib.datasets.cifar10 import CIFAR10
+from course_lib.datasets.sources import torchvision_datasets
 
-NAMES = ("cifar100", "svhn", "imagenette")
-FINE = ["apple", "bee", "cloud", "dolphin"]
+KINDS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "svhn": "SVHN", "imagenette": "Imagenette"}
+MISSING = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python",
+           "svhn": "test_32x32.mat", "imagenette": "imagenette2-160.tgz"}
+FINE = ("apple", "bee", "cloud", "dolphin")
 WORDNET = {"n01440764": "tench", "n02102040": "English springer", "n02979186": "cassette player"}
 TRAIN, TEST = 20, 8  # images; Imagenette has 18 and 6
+NOBODY = "http://127.0.0.1:9"  # the publishers' address, at which nobody answers
 
 
 def md5(raw: bytes) -> str:
@@ -38,26 +42,29 @@ def pixels(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (n, 3, 32, 32), dtype=np.uint8)
 
 
-def cifar100(place: Path, patch: pytest.MonkeyPatch) -> None:
-    """Pickles as published, in their folder and in the archive."""
-    kind, folder = torchvision_datasets().CIFAR100, place / "cifar-100-python"
+def cifar(name: str, place: Path, patch: pytest.MonkeyPatch) -> None:
+    """Pickles as published, in their folder and in the archive; CIFAR-10 trains on two."""
+    kind = getattr(torchvision_datasets(), KINDS[name])
+    folder, fine = place / kind.base_folder, name == "cifar100"
+    names, key, classes = (FINE, "fine_labels", 4) if fine else (CIFAR10, "labels", 10)
+    x, y = pixels(TRAIN, 0), [i % classes for i in range(TRAIN)]
+    cuts = {"train": slice(0, 20)} if fine else {"data_batch_1": slice(0, 10),
+                                                 "data_batch_2": slice(10, 20)}
+    files = {n: (x[cut], y[cut]) for n, cut in cuts.items()}
+    files["test" if fine else "test_batch"] = (pixels(TEST, 1), y[:TEST])
+    content = {n: {"data": x.reshape(len(x), -1), key: y} for n, (x, y) in files.items()}
+    content[kind.meta["filename"]] = {kind.meta["key"]: list(names)}
     folder.mkdir()
-    files = {"meta": {"fine_label_names": FINE, "coarse_label_names": ["thing"]}}
-    for seed, (name, n) in enumerate({"train": TRAIN, "test": TEST}.items()):
-        labels = [i % len(FINE) for i in range(n)]
-        files[name] = {"data": pixels(n, seed).reshape(n, -1), "fine_labels": labels,
-                       "coarse_labels": [0] * n}
-    hashes = {}
-    for name, content in files.items():
-        (folder / name).write_bytes(pickle.dumps(content, protocol=2))
-        hashes[name] = md5((folder / name).read_bytes())
-    for name in ("train", "test"):
-        patch.setattr(kind, f"{name}_list", [[name, hashes[name]]])
-    patch.setattr(kind, "meta", {**kind.meta, "md5": hashes["meta"]})
+    for n, value in content.items():
+        (folder / n).write_bytes(pickle.dumps(value, protocol=2))
+    rows = [[n, md5((folder / n).read_bytes())] for n in content]
+    patch.setattr(kind, "train_list", rows[:-2])
+    patch.setattr(kind, "test_list", rows[-2:-1])
+    patch.setattr(kind, "meta", {**kind.meta, "md5": rows[-1][1]})
     with tarfile.open(place / kind.filename, "w:gz") as archive:
         archive.add(folder, folder.name)
     patch.setattr(kind, "tgz_md5", md5((place / kind.filename).read_bytes()))
-    patch.setattr(kind, "url", f"http://127.0.0.1:9/{kind.filename}")  # nobody answers there
+    patch.setattr(kind, "url", f"{NOBODY}/{kind.filename}")
 
 
 def svhn(place: Path, patch: pytest.MonkeyPatch) -> None:
@@ -66,10 +73,9 @@ def svhn(place: Path, patch: pytest.MonkeyPatch) -> None:
     for seed, (part, n) in enumerate({"train": TRAIN, "test": TEST}.items()):
         labels = np.arange(1, n + 1).astype(np.uint8)[:, None] % 10
         labels[labels == 0] = 10
-        scipy.io.savemat(place / f"{part}_32x32.mat",
-                         {"X": pixels(n, seed).transpose(2, 3, 1, 0), "y": labels})
-        rows[part] = [f"http://127.0.0.1:9/{part}_32x32.mat", f"{part}_32x32.mat",
-                      md5((place / f"{part}_32x32.mat").read_bytes())]
+        name = f"{part}_32x32.mat"
+        scipy.io.savemat(place / name, {"X": pixels(n, seed).transpose(2, 3, 1, 0), "y": labels})
+        rows[part] = [f"{NOBODY}/{name}", name, md5((place / name).read_bytes())]
     patch.setattr(torchvision_datasets().SVHN, "split_list", rows)
 
 
@@ -83,201 +89,173 @@ def imagenette(place: Path, patch: pytest.MonkeyPatch) -> None:
             (folder / part / wordnet).mkdir(parents=True)
             for i in range(each):
                 height, width = shapes[i % 3]
-                picture = np.zeros((height, width, 3), np.uint8)
-                picture[:, max(0, width - 160) // 2 : width - max(0, width - 160) // 2, 0] = 250
-                Image.fromarray(picture).save(folder / part / wordnet / f"{part}_{i}.JPEG",
-                                              quality=95)
-    patch.setattr(albums, "IMAGENETTE_IMAGES", {"train": 18, "val": 6})
-    with tarfile.open(place / "imagenette2-160.tgz", "w:gz") as archive:
+                picture, margin = np.zeros((height, width, 3), np.uint8), max(0, width - 160) // 2
+                picture[:, margin : width - margin, 0] = 250
+                path = folder / part / wordnet / f"{part}_{i}.JPEG"
+                Image.fromarray(picture).save(path, quality=95)
+    patch.setattr(torchvision_sets, "IMAGENETTE_IMAGES", {"train": 18, "val": 6})
+    archive_path = place / "imagenette2-160.tgz"
+    with tarfile.open(archive_path, "w:gz") as archive:
         archive.add(folder, folder.name)
-    row = ("http://127.0.0.1:9/imagenette2-160.tgz",
-           md5((place / "imagenette2-160.tgz").read_bytes()))
+    row = (f"{NOBODY}/imagenette2-160.tgz", md5(archive_path.read_bytes()))
     patch.setattr(torchvision_datasets().Imagenette, "_ARCHIVES", {"160px": row})
 
 
-MAKE: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {"cifar100": cifar100, "svhn": svhn,
-    "imagenette": imagenette}
+MAKE = {"svhn": svhn, "imagenette": imagenette,
+        **{name: functools.partial(cifar, name) for name in ("cifar10", "cifar100")}}
+
+
+@pytest.fixture(params=KINDS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "files").mkdir()
-    MAKE[request.param](tmp_path / "files", monkeypatch)
+    MAKE[name](tmp_path / "files", monkeypatch)
     return tmp_path / "files"
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """A mirror of what lies in files/."""
-    class Quiet(http.server.SimpleHTTPRequestHandler):
+def asked(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What a slow server of files/ was asked for, which answers in the publisher's place."""
+    paths: list[str] = []
+
+    class Slow(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *words: object) -> None: ...
 
-    handler = functools.partial(Quiet, directory=tmp_path / "files")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as answering:
-        threading.Thread(target=answering.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{answering.server_port}"
-        answering.shutdown()
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            time.sleep(0.1)
+            super().do_GET()
+
+    handler, kind = functools.partial(Slow, directory=place), getattr(torchvision_datasets(),
+                                                                      KINDS[name])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        here = f"http://127.0.0.1:{server.server_port}"
+        for attribute in {"url", "split_list", "_ARCHIVES"} & set(dir(kind)):
+            old = getattr(kind, attribute)
+            new = old.replace(NOBODY, here) if isinstance(old, str) else {
+                part: (url.replace(NOBODY, here), *rest) for part, (url, *rest) in old.items()}
+            monkeypatch.setattr(kind, attribute, new)
+        yield paths
+        server.shutdown()
 
 
-def test_cifar100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cifar100(tmp_path, monkeypatch)
-    d = load("cifar100", root=tmp_path)
-    assert (d.name, d.classes, len(d.train), len(d.val), len(d.test)) == ("cifar100", tuple(FINE),
-        16, 4, 8)
-    assert torch.equal(d.test.x, torch.from_numpy(pixels(TEST, 1))) and d.test.y.tolist() == [0, 1,
-        2, 3] * 2
-    assert [s.y.bincount().tolist() for s in (d.train, d.val)] == [[4] * 4, [1] * 4]
-    rows = {x.tobytes(): i % 4 for i, x in enumerate(pixels(TRAIN, 0))}
-    assert [rows[x.numpy().tobytes()] for x in d.train.x] == d.train.y.tolist()
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"], indirect=True)
+def test_cifar(name: str, place: Path) -> None:
+    d, classes = load(name, root=place), FINE if name == "cifar100" else CIFAR10
+    assert (d.name, d.classes, len(d.train), len(d.val)) == (name, classes, 16, 4)
+    assert torch.equal(d.test.x, torch.from_numpy(pixels(TEST, 1)))
+    assert d.test.y.tolist() == [i % len(classes) for i in range(TEST)]
+    rows = {x.tobytes(): i % len(classes) for i, x in enumerate(pixels(TRAIN, 0))}
+    for s in (d.train, d.val):
+        assert [rows[x.numpy().tobytes()] for x in s.x] == s.y.tolist()
 
 
-def test_svhn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    svhn(tmp_path, monkeypatch)
-    d = load("svhn", root=tmp_path)
-    assert d.classes == tuple("0123456789") and (len(d.train), len(d.val), len(d.test)) == (16, 4,
-        8)
-    assert torch.equal(d.test.x, torch.from_numpy(pixels(TEST, 1))) and d.test.y.tolist() == [1, 2,
-        3, 4, 5, 6, 7, 8]
-    assert sorted([*d.train.y.tolist(), *d.val.y.tolist()]) == sorted(
-        [*range(10)] * 2), "the file's 10 is the digit 0"
-
-
-def test_imagenette(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    imagenette(tmp_path, monkeypatch)
-    d = load("imagenette", root=tmp_path)
-    assert d.classes == tuple(WORDNET.values()) and d.test.x.shape == (6, 3, 160,
-        160) and d.test.x.dtype == torch.uint8
-    assert d.test.y.tolist() == [0, 0, 1, 1, 2, 2] and len(d.train) + len(d.val) == 18
-    # only the red middle is left, whatever the shape
-    x = torch.cat([d.test.x, d.train.x, d.val.x]).float()
-    assert (x[:, 0, :, 8:-8] - 250).abs().max() < 12 and x[:, 1:, :, 8:-8].max() < 12 and x[:,
-        0].mean() > 245
-
-
-@pytest.mark.parametrize("place", NAMES, indirect=True)
-def test_limit_and_seed(place: Path, request: pytest.FixtureRequest) -> None:
-    name = request.node.callspec.params["place"]
-    whole, less = load(name, root=place), load(name, root=place, limit=10)
-    assert torch.equal(less.train.x, whole.train.x[:8]) and torch.equal(less.val.x,
-        whole.val.x[:2]) and len(less.test) == len(whole.test)
-    assert load(name, root=place, seed=1).train.digest() != whole.train.digest()
-
-
-@pytest.mark.parametrize("place", NAMES, indirect=True)
-def test_by_environment_and_from_the_cache(place: Path, request: pytest.FixtureRequest,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    name = request.node.callspec.params["place"]
-    found = load(name, root=place).test.digest()
-    monkeypatch.setenv("COURSE_CACHE", str(place))
-    assert load(name).test.digest() == found
-    monkeypatch.setenv("COURSE_DATA", str(place))
-    monkeypatch.setenv("COURSE_CACHE", str(place / "nothing"))
-    assert load(name).test.digest() == found and not (place / "nothing").exists()
-
-
-@pytest.mark.parametrize("place", NAMES, indirect=True)
-def test_a_mirror_is_asked_first(place: Path, server: str, request: pytest.FixtureRequest,
-                                 tmp_path: Path,
-                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    """The publisher's address answers nobody here; without a mirror the error says so."""
-    name = request.node.callspec.params["place"]
-    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(CourseError,
-                       match=r"was not downloaded .*refused.* Put .* connect to the internet"):
-        load(name)
-    monkeypatch.setenv("COURSE_MIRROR", server + "/")
-    d = load(name)
-    assert d.test.digest() == load(name, root=place).test.digest() and d.train.digest() == load(
-        name, root=place).train.digest()
-
-
-@pytest.mark.parametrize("place", NAMES, indirect=True)
-def test_of_many_that_miss_it_one_downloads(place: Path, server: str,
-                                            request: pytest.FixtureRequest, tmp_path: Path,
-                                            monkeypatch: pytest.MonkeyPatch,
-                                            capsys: pytest.CaptureFixture[str]) -> None:
-    """As the processes of torchrun, which all want the same empty cache filled at once."""
-    name, asked = request.node.callspec.params["place"], list[str]()
-    send = http.server.SimpleHTTPRequestHandler.do_GET
-
-    def slowly(self: http.server.SimpleHTTPRequestHandler) -> None:
-        asked.append(self.path)
-        time.sleep(0.1)
-        send(self)
-
-    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "do_GET", slowly)
-    monkeypatch.setenv("COURSE_MIRROR", server)
-    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache of one"))
-    of_one = load(name).test.digest(), len(asked)
-    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache of four"))
-    with ThreadPoolExecutor(4) as pool:
-        of_four = set(pool.map(lambda _: load(name).test.digest(), range(4)))
-    assert of_four == {of_one[0]} and len(asked) == 2 * of_one[1] > 0
-
-
-@pytest.mark.parametrize("place", NAMES, indirect=True)
-def test_a_mirror_cannot_give_other_bytes(place: Path, server: str, request: pytest.FixtureRequest,
-                                          tmp_path: Path,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not have the published md5 is never opened, however well it would open."""
-    name = request.node.callspec.params["place"]
-    for path in [p for p in place.iterdir() if p.is_file()]:
-        path.write_bytes(path.read_bytes() + b"!")
-    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COURSE_MIRROR", server)
-    with pytest.raises(CourseError, match="was not downloaded .*(corrupted|refused)"):
-        load(name)
-
-
-@pytest.mark.parametrize(("name", "missing"),
-                         [("cifar100", "cifar-100-python"), ("svhn", "test_32x32.mat"),
-                                               ("imagenette", "imagenette2-160.tgz")])
-def test_an_empty_folder_says_what_to_put_there(name: str, missing: str, tmp_path: Path) -> None:
-    with pytest.raises(CourseError, match=f"is not whole in {tmp_path} and nothing is downloaded "
-                       f"into a folder that you name.*{missing}"):
-        load(name, root=tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("place", "file"),
-                         [("cifar100", "cifar-100-python/test"),
-                          ("cifar100", "cifar-100-python/meta"),
-                                             ("svhn", "test_32x32.mat")], indirect=["place"])
-def test_damaged_files_are_seen(place: Path, file: str, request: pytest.FixtureRequest) -> None:
-    name, raw = request.node.callspec.params["place"], (place / file).read_bytes()
-    for bad in (raw[: len(raw) // 2], raw[:-1] + bytes([raw[-1] ^ 1]), b""):
-        (place / file).write_bytes(bad)
-        with pytest.raises(CourseError, match="is not whole"):
-            load(name, root=place)
-
-
-@pytest.mark.parametrize("place", ["imagenette"], indirect=True)
-def test_a_half_unpacked_or_damaged_imagenette(place: Path) -> None:
-    pictures = sorted((place / "imagenette2-160" / "val").rglob("*.JPEG"))
-    raw = pictures[0].read_bytes()
-    for bad in (raw[: len(raw) // 2], b"<html>", b""):
-        pictures[0].write_bytes(bad)
-        with pytest.raises(CourseError, match=rf"picture .*{pictures[0].name} is damaged"):
-            load("imagenette", root=place)
-    pictures[0].unlink()
-    with pytest.raises(CourseError, match="holds 5 of 6 pictures. Delete imagenette2-160"):
-        load("imagenette", root=place)
-
-
-@pytest.mark.parametrize("place", ["svhn"], indirect=True)
-def test_without_scipy(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which torchvision needs for MATLAB's files, and the course itself does not."""
+@pytest.mark.parametrize("name", ["svhn"], indirect=True)
+def test_svhn(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = load("svhn", root=place)
+    assert d.classes == tuple("0123456789") and (len(d.train), len(d.val)) == (16, 4)
+    assert torch.equal(d.test.x, torch.from_numpy(pixels(TEST, 1)))
+    assert d.test.y.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert sorted(d.whole().train.y.tolist()) == sorted([*range(10)] * 2), "10 is the digit 0"
+    # which torchvision needs for MATLAB's files
     monkeypatch.setitem(sys.modules, "scipy.io", None)
     with pytest.raises(CourseError, match="SVHN cannot be read without scipy: pip install scipy.$"):
         load("svhn", root=place)
 
 
-def test_grey_pictures_become_coloured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some of Imagenette's are grey."""
-    imagenette(tmp_path, monkeypatch)
-    picture = next((tmp_path / "imagenette2-160" / "val").rglob("*.JPEG"))
+@pytest.mark.parametrize("name", ["imagenette"], indirect=True)
+def test_imagenette(place: Path) -> None:
+    d = load("imagenette", root=place)
+    assert d.classes == tuple(WORDNET.values()) and d.test.x.dtype == torch.uint8
+    assert d.test.x.shape == (6, 3, 160, 160) and len(d.train) + len(d.val) == 18
+    assert d.test.y.tolist() == [0, 0, 1, 1, 2, 2]
+    # only the red middle is left, whatever the shape
+    x = torch.cat([d.test.x, d.train.x, d.val.x]).float()
+    assert (x[:, 0, :, 8:-8] - 250).abs().max() < 12 and x[:, 0].mean() > 245
+    assert x[:, 1:, :, 8:-8].max() < 12
+    # some of the real pictures are grey
     raw = io.BytesIO()
     Image.new("L", (200, 170), 77).save(raw, "JPEG")
-    picture.write_bytes(raw.getvalue())
-    x = load("imagenette", root=tmp_path).test.x
+    next((place / "imagenette2-160" / "val").rglob("*.JPEG")).write_bytes(raw.getvalue())
+    x = load("imagenette", root=place).test.x
     assert ((x.float() - 77).abs().amax((1, 2, 3)) < 3).sum() == 1
+
+
+def test_from_a_folder_and_from_the_cache(name: str, place: Path,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    full, less = load(name, root=place), load(name, root=place, limit=10)
+    assert torch.equal(less.train.x, full.train.x[:8]) and len(less.test) == len(full.test)
+    assert torch.equal(less.val.x, full.val.x[:2])
+    assert load(name, root=place, seed=1).train.digest() != full.train.digest()
+    monkeypatch.setenv("COURSE_CACHE", str(place))
+    assert load(name).test.digest() == full.test.digest()
+    monkeypatch.setenv("COURSE_DATA", str(place))
+    monkeypatch.setenv("COURSE_CACHE", str(place / "nothing"))
+    assert load(name).test.digest() == full.test.digest() and not (place / "nothing").exists()
+
+
+def test_of_many_that_miss_it_one_downloads(name: str, place: Path, asked: list[str],
+                                            tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the processes of torchrun, which all want the same empty cache filled at once."""
+    digests = (load(name, root=place).test.digest(), load(name, root=place).train.digest())
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache of one"))
+    d = load(name)
+    assert (d.test.digest(), d.train.digest()) == digests and (of_one := len(asked)) > 0
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache of four"))
+    with ThreadPoolExecutor(4) as pool:
+        of_four = set(pool.map(lambda _: load(name).train.digest(), range(4)))
+    assert of_four == {digests[1]} and len(asked) == 2 * of_one
+
+
+def test_a_server_cannot_give_other_bytes(name: str, place: Path, asked: list[str], tmp_path: Path,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not have the published md5 is never opened, however well it would open."""
+    for path in [p for p in place.iterdir() if p.is_file()]:
+        path.write_bytes(path.read_bytes() + b"!")
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(CourseError, match=r"could not be downloaded \(.*corrupted"):
+        load(name)
+    assert asked
+
+
+def test_what_to_do_without_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    say = f"nothing is downloaded into a folder that you name .* Put .*{MISSING[name]}.* there, or "
+    with pytest.raises(CourseError, match=f"is not complete in {tmp_path}/empty, and {say}"):
+        load(name, root=tmp_path / "empty")
+    assert not list((tmp_path / "empty").iterdir())
+    MAKE[name](tmp_path, monkeypatch)
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(CourseError, match="could not be downloaded .*refused.*connect to the int"):
+        load(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("cifar10", "cifar-10-batches-py/test_batch"),
+                       ("cifar100", "cifar-100-python/test"), ("cifar100", "cifar-100-python/meta"),
+                       ("svhn", "test_32x32.mat")], indirect=["name"])
+def test_damaged_files_are_seen(name: str, place: Path, file: str) -> None:
+    raw = (place / file).read_bytes()
+    for bad in (raw[: len(raw) // 2], raw[:-1] + bytes([raw[-1] ^ 1]), b"<html>", b""):
+        (place / file).write_bytes(bad)
+        with pytest.raises(CourseError, match="is not complete"):
+            load(name, root=place)
+
+
+@pytest.mark.parametrize("name", ["imagenette"], indirect=True)
+def test_a_half_unpacked_or_damaged_imagenette(place: Path) -> None:
+    picture = min((place / "imagenette2-160" / "val").rglob("*.JPEG"))
+    raw = picture.read_bytes()
+    for bad in (raw[: len(raw) // 2], b"<html>", b""):
+        picture.write_bytes(bad)
+        with pytest.raises(CourseError, match=rf"{picture.name} is damaged .*fetch it again"):
+            load("imagenette", root=place)
+    picture.unlink()
+    with pytest.raises(CourseError, match=r"holds 5 of 6 pictures. Delete .*imagenette2-160 and"):
+        load("imagenette", root=place)

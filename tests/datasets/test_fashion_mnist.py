@@ -1,0 +1,323 @@
+"""Fashion-MNIST from each of its sources, whole and damaged, and the door to torchvision."""
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from course_lib import data, load
+from course_lib.data import EMBEDDED, Split, halves
+from course_lib.datasets import sources
+from course_lib.datasets.fashion_mnist import FASHION, FASHION_MD5, read_idx, resize
+from course_lib.errors import CourseError
+from tests.helpers import THREE, split
+
+# the full set, on machines where somebody put it
+HOME = Path.home() / ".cache" / "course-data" / "fashion-mnist"
+SMALL = EMBEDDED / "fashion-mnist"
+
+
+# ------------------------------------------------------------------------------------------ the embedded data
+
+
+@pytest.mark.parametrize(("name", "credit"),
+                         [("fashion-mnist", "MIT"), ("cifar10", "Krizhevsky")])
+def test_embedded_files_hash_to_what_stands_beside_them(name: str, credit: str) -> None:
+    folder = EMBEDDED / name
+    wanted = json.loads((folder / "contents.json").read_text())["sha256"]
+    assert {n: hashlib.sha256((folder / n).read_bytes()).hexdigest() for n in wanted} == wanted
+    assert {p.name for p in folder.iterdir()} == {*wanted, "contents.json", "README.md"}
+    assert credit in (folder / "README.md").read_text(), "the licence stands beside the data"
+    for name in {n.removesuffix(".gz") for n in wanted if n.startswith("t10k")}:
+        content = gzip.decompress((folder / f"{name}.gz").read_bytes())
+        assert hashlib.md5(content, usedforsecurity=False).hexdigest() == FASHION_MD5[name]
+
+
+def test_the_embedded_part() -> None:
+    d = load("fashion-mnist", limit=6000)
+    parts = (d.train, d.val, d.test)
+    assert [len(s) for s in parts] == [4800, 1200, 10_000]
+    assert d.classes == FASHION and d.groups == ()
+    # stored records name the digests of what was trained on
+    assert [s.digest()[:8] for s in parts] == ["c8e91706", "8ff8eb62", "c62710fc"]
+    for s in parts:
+        assert s.x.shape[1:] == (1, 32, 32)
+        assert (s.x.dtype, s.y.dtype) == (torch.uint8, torch.int64)
+        assert (s.y.bincount() / len(s)).tolist() == pytest.approx([0.1] * 10, abs=0.002)
+    pixels = d.test.images(slice(0, 100))
+    assert pixels.dtype == torch.float32 and pixels.min() == 0 and 0.9 < pixels.max() <= 1
+    train, val = ({x.numpy().tobytes() for x in s.x} for s in (d.train, d.val))
+    assert len(train) == 4800 and not train & val
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_smaller_limit_is_the_beginning_of_a_larger_one(seed: int) -> None:
+    large, small = (load("fashion-mnist", limit=n, seed=seed) for n in (1000, 137))
+    for s, ref, n in ((small.train, large.train, 110), (small.val, large.val, 27)):
+        assert len(s) == n and torch.equal(s.x, ref.x[:n]) and torch.equal(s.y, ref.y[:n])
+        assert (s.y.bincount() / n).tolist() == pytest.approx([0.1] * 10, abs=1 / n)
+
+
+def test_the_seed_chooses_the_split_and_nothing_else_does() -> None:
+    def digests(seed: int) -> list[str]:
+        torch.rand(3)
+        d = load("fashion-mnist", limit=500, seed=seed)
+        return [d.train.digest(), d.val.digest(), d.test.digest()]
+
+    first, second = digests(1), digests(2)
+    assert first == digests(1) and [a == b for a, b in zip(first, second, strict=True)] == [
+        False, False, True]
+
+
+def test_the_embedded_images_split_as_in_the_full_set() -> None:
+    """So no validation image of a small run was ever trained on by a stored model: here on a
+    made-up full set."""
+    full = split(1000, (1, 2, 2))
+    train, val = halves(full, None, 0)
+    pool = Split(torch.cat([train.x[:80], val.x[:20]]), torch.cat([train.y[:80], val.y[:20]]),
+                 THREE)
+    for limit in (100, 37, 10):
+        mine, other = sources.embedded_halves(pool, limit, 0, 100), halves(full, limit, 0)
+        assert [s.digest() for s in mine] == [s.digest() for s in other]
+
+
+@pytest.mark.skipif(not HOME.is_dir(), reason=f"the full Fashion-MNIST is not in {HOME}")
+def test_the_embedded_images_are_those_of_the_full_set() -> None:
+    some, small = load("fashion-mnist", root=HOME, limit=6000), load("fashion-mnist", limit=6000)
+    for part in ("train", "val", "test"):
+        assert getattr(some, part).digest() == getattr(small, part).digest()
+    full = load("fashion-mnist", root=HOME)
+    assert (len(full.train), len(full.val), len(full.whole().train)) == (48_000, 12_000, 60_000)
+
+
+# ------------------------------------------------------------------------------------------ folders
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small 'Fashion-MNIST' in its own format, whose hashes count as the published ones."""
+    place, rng = tmp_path / "named", np.random.default_rng(0)
+    place.mkdir()
+    for name in FASHION_MD5:
+        n = {"train": 200, "t10k": 60}[name.split("-")[0]]
+        a = rng.integers(0, 256, (n, 28, 28)) if "images" in name else np.arange(n) % 10
+        content = (b"\0\0\x08" + bytes([a.ndim]) + np.array(a.shape, ">i4").tobytes()
+                   + a.astype(np.uint8).tobytes())
+        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        monkeypatch.setitem(FASHION_MD5, name, md5)
+        (place / name).write_bytes(content)
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
+    return place
+
+
+def compress(place: Path) -> None:
+    for path in list(place.iterdir()):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("inside", [".", "fashion-mnist", "FashionMNIST/raw"])
+def test_a_named_folder_comes_first(folder: Path, tmp_path: Path, inside: str, compressed: bool,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    if compressed:
+        compress(folder)
+    shutil.copytree(folder, tmp_path / "root" / inside)
+    d = load("fashion-mnist", root=tmp_path / "root")
+    assert [len(s) for s in (d.train, d.val, d.test)] == [160, 40, 60]
+    assert sorted(d.whole().train.y.tolist()) == sorted(n % 10 for n in range(200))
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path / "root"))
+    again = load("fashion-mnist")
+    assert again.train.digest() == d.train.digest() and again.test.digest() == d.test.digest()
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_then_the_cache_and_a_download_comes_last(folder: Path, tmp_path: Path, cached: bool,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    class Datasets:
+        @staticmethod
+        def FashionMNIST(place: Path, download: bool) -> None:
+            if not download:
+                raise RuntimeError("Dataset not found.")
+            shutil.copytree(folder, place / "FashionMNIST" / "raw")
+
+    if cached:
+        shutil.copytree(folder, tmp_path / "cache" / "fashion-mnist")
+    monkeypatch.setattr(sources, "torchvision_datasets",
+                        lambda: pytest.fail("it is in the cache") if cached else Datasets)
+    assert load("fashion-mnist").train.digest() == load("fashion-mnist", root=folder).train.digest()
+
+
+@pytest.mark.parametrize("error", [OSError("no route to host"),
+                                   RuntimeError("File not found or corrupted.")])
+@pytest.mark.parametrize("limit", [None, 6001])
+def test_no_network_is_an_error_and_never_a_smaller_set(
+    limit: int | None, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Any:
+        raise error
+
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sources, "torchvision_datasets", fail)
+    d = load("fashion-mnist", limit=limit)
+    assert len(d.test) == 10_000
+    with pytest.raises(CourseError, match=rf"could not be downloaded \({error}\).*root=\.\.\."
+                       r".*6,000 embedded ones: limit=6000"):
+        d.train  # noqa: B018
+    assert not (tmp_path / "cache").exists()
+
+
+# ------------------------------------------------------------------------------------------ damage
+
+
+def remove(place: Path, part: str) -> None:
+    for path in place.glob(f"{part}*"):
+        path.unlink()
+
+
+def cut(place: Path, name: str, keep: float = 0.5) -> None:
+    path = next(place.glob(f"{name}*"))
+    path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
+
+
+def flip(place: Path, name: str, at: int) -> None:
+    """One bit of one byte; byte 10 begins the compressed data, -1 ends the length that gzip
+    checks."""
+    path = next(place.glob(f"{name}*"))
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 0x02
+    path.write_bytes(raw)
+
+
+Damage = tuple[Callable[[Path], object], str]
+BYTES = (0, 2, 3, 10, 40, 150, 1000, -1)
+WRONG = "(damaged|not the published file).*etch it again, or reinstall"
+DAMAGE: dict[str, Damage] = {
+    "half the files": (lambda p: remove(p, "train"), "lacks train-images-idx3-ubyte, train-labels"),
+    "one file gone": (lambda p: remove(p, "t10k-labels"), "lacks t10k-labels-idx1-ubyte .plain or"),
+    "no file at all": (lambda p: remove(p, "t"), "does not hold the data set. Put its files there"),
+    "no folder": (shutil.rmtree, "does not hold the data set. Put its files there.*t10k-labels"),
+    "truncated": (lambda p: cut(p, "train-labels"), f"train-labels.*{WRONG}"),
+    "cut to almost nothing": (lambda p: cut(p, "t10k-images", 0.001), f"t10k-images.*{WRONG}"),
+    "empty": (lambda p: cut(p, "t10k-images", 0), f"t10k-images.*{WRONG}"),
+    **{f"a bit of byte {at}": (lambda p, at=at: flip(p, "train-images", at),
+                               f"train-images.*{WRONG}") for at in BYTES},
+    "something else": (
+        lambda p: next(p.glob("train-images*")).write_bytes(b"<html>quota exceeded</html>"), WRONG),
+    "another file's content": (
+        lambda p: shutil.copy(next(p.glob("t10k-labels*")), next(p.glob("train-labels*"))),
+        "not the published file: its md5 is"),
+}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_folder(folder: Path, kind: str, compressed: bool) -> None:
+    if compressed:
+        compress(folder)
+    damage, say = DAMAGE[kind]
+    damage(folder)
+    before = sorted(folder.parent.rglob("*"))
+    with pytest.raises(CourseError, match=say):
+        load("fashion-mnist", root=folder).train  # noqa: B018
+    assert sorted(folder.parent.rglob("*")) == before
+
+
+def test_training_images_are_read_only_when_asked_for(folder: Path) -> None:
+    d = load("fashion-mnist", root=folder)
+    cut(folder, "train-images", 0)
+    assert len(d.test) == 60
+    with pytest.raises(CourseError, match="not the published file"):
+        d.val  # noqa: B018
+
+
+def test_a_file_that_unpacks_to_gigabytes_is_read_no_further_than_the_largest(
+        folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compress(folder)
+    monkeypatch.setattr(sources, "LARGEST", 10_000)  # of 47,056 bytes
+    with pytest.raises(CourseError, match="t10k-images.*not the published file"):
+        load("fashion-mnist", root=folder)
+
+
+NO_LIST = "contents.json.*[Rr]einstall"
+EMBEDDED_DAMAGE: dict[str, Damage] = {
+    "test images cut": (lambda p: cut(p, "t10k-images"), f"t10k-images.*{WRONG}"),
+    **{f"test labels, a bit of byte {at}": (lambda p, at=at: flip(p, "t10k-labels", at),
+                                            f"t10k-labels.*{WRONG}") for at in BYTES},
+    "training images, a bit": (lambda p: flip(p, "train-images", 10_000), f"train-images.*{WRONG}"),
+    "training labels gone": (lambda p: remove(p, "train-labels"),
+                             "train-labels.*missing.*reinstall the course"),
+    "cifar10: images, a bit": (lambda p: flip(p, "test.webp", 1000), f"test.webp.*{WRONG}"),
+    "cifar10: images gone": (lambda p: remove(p, "train.webp"), "train.webp is missing.*reinstall"),
+    "cifar10: labels, a bit": (lambda p: flip(p, "test-labels", 1000), f"test-labels.*{WRONG}"),
+    **{f"{name}contents {kind}": (lambda p, raw=raw: (p / "contents.json").write_bytes(raw),
+                                  NO_LIST) for name in ("", "cifar10: ") for kind, raw in {
+        "empty": b"", "of another kind": b"[1]", "without hashes": b'{"training_images": 6000}',
+        "not text": b"\xff\xfe\xff"}.items()},
+    "contents of no file": (lambda p: (p / "contents.json").write_text(
+        '{"training_images": 6000, "sha256": {}}'), f"t10k-images.*{WRONG}"),
+    "contents gone": (lambda p: remove(p, "contents"), NO_LIST),
+    "contents cut": (lambda p: cut(p, "contents"), NO_LIST),
+}
+
+
+@pytest.mark.parametrize("kind", EMBEDDED_DAMAGE)
+def test_damaged_embedded_data(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "cifar10" if kind.startswith("cifar10") else "fashion-mnist"
+    shutil.copytree(EMBEDDED / name, tmp_path / name)
+    monkeypatch.setattr(data, "EMBEDDED", tmp_path)
+    damage, say = EMBEDDED_DAMAGE[kind]
+    damage(tmp_path / name)
+    with pytest.raises(CourseError, match=say):
+        load(name, limit=100).train  # noqa: B018
+
+
+# ------------------------------------------------------------------------------------------ torchvision
+
+
+def test_resize_is_torchvisions_byte_for_byte() -> None:
+    from PIL import Image
+
+    sources.torchvision_datasets()  # makes torchvision importable
+    from torchvision.transforms import Resize
+
+    noise = np.random.default_rng(0).integers(0, 256, (40, 28, 28), dtype=np.uint8)
+    real = read_idx(SMALL, "t10k-images-idx3-ubyte")[:200]
+    for grey in (noise, real, np.zeros((1, 28, 28), np.uint8), np.full((1, 28, 28), 255, np.uint8)):
+        theirs = np.stack([np.asarray(Resize(32)(Image.fromarray(image))) for image in grey])
+        assert np.array_equal(resize(grey, 32)[:, 0], theirs)
+    assert np.array_equal(load("fashion-mnist").test.x[:200].numpy(), resize(real, 32))
+
+
+@pytest.mark.parametrize(("registrations", "error"), [
+    ("OK = True", ""),
+    ("raise RuntimeError('operator torchvision::nms does not exist')", ""),
+    ("raise RuntimeError('something else')", "something else"),
+])
+def test_torchvision_that_does_not_fit_this_torch(registrations: str, error: str,
+                                                  tmp_path: Path) -> None:
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text("from torchvision import _meta_registrations, datasets\n")
+    (package / "_meta_registrations.py").write_text(registrations)
+    (package / "datasets.py").write_text("NAME = 'the real datasets'\n")
+    script = (
+        "import sys; from course_lib.datasets.sources import torchvision_datasets as get\n"
+        "assert get().NAME == 'the real datasets' and get() is get()\n"
+        "assert hasattr(sys.modules['torchvision._meta_registrations'], 'OK') == "
+        f"{not registrations.startswith('raise')}"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path},
+                          capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == (not error) and error in done.stderr, done.stderr
