@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import ALLOCATORS, EPS, STEP, compare, images, main, model, part, pytorch_only
-from course_lib.attacks import PGD, _Setting, frozen
+from course_lib.attacks import PGD, WalkSetup, frozen
 
 N, BATCH = 1000, 128
 ATTACK = PGD(EPS, STEP, steps=10, objective="kl", start="gaussian")  # BAT's
@@ -21,7 +21,7 @@ def stopping(net: nn.Module, x: Tensor, y: Tensor, seed: int, *, at_last_right: 
     """One pass, from its own draws: each image rests when it is first wrong, and gives that iterate
     or the one before."""
     with frozen(net):
-        s = _Setting.of(ATTACK, net, x, y, None, None, torch.Generator().manual_seed(seed))
+        s = WalkSetup.of(ATTACK, net, x, y, generator=torch.Generator().manual_seed(seed))
         z, before, on = s.z0.clone(), s.z0.clone(), torch.arange(len(x))
         for t in range(ATTACK.steps):
             logits, gradient = s.gradient(net, z[on])

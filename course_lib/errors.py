@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatch
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -49,3 +50,11 @@ def whole(value: object, what: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise CourseError(f"{what} is {value!r}; it must be a whole number, {least} or more.")
     return value
+
+
+def resolve(entry: Any) -> Any:
+    """The object that "module:name" names, imported now; any other entry as it is."""
+    if not isinstance(entry, str):
+        return entry
+    module, _, name = entry.partition(":")
+    return getattr(importlib.import_module(module), name)

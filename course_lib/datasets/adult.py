@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from course_lib.attacks import PGD
 from course_lib.data import EMBEDDED, LOADERS, Dataset, Split, find_file, halves
 from course_lib.errors import CourseError
 
@@ -54,6 +55,7 @@ FEATURES = (
 )  # fmt: skip
 BOUNDS = tuple(RANGES.get(f) or (0, len(WORDS[f]) - 1) for f in FEATURES)
 UNITS = tuple(1 / (high - low) for low, high in BOUNDS)  # one of the files' units, in scaled ones
+ATTACK = PGD(10, 10 / 8, scale=UNITS)  # budgets and steps in the files' own units
 # the names behind the numbers in `Split.groups`
 GROUPS = {"gender": WORDS["sex"], "race": WORDS["race"]}
 
