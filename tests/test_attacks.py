@@ -230,20 +230,6 @@ def test_walk_is_the_fold_over_path(objective: str, extra: int, stop: bool, step
             assert torch.equal(walk.last, walk.first_wrong)
 
 
-@pytest.mark.parametrize("stop", [False, True])
-def test_walk_of_the_bundled_network_is_the_fold(stop: bool) -> None:
-    """The same for LeNet-5, whose walk may run in a kernel of its own: the same examples, up to
-    rounding at a decision."""
-    model, test = trained_lenet()
-    x, y, attack = test.images(slice(0, 200)), test.y[:200], PGD(start="gaussian")
-    walk = attack.walk(model, x, y, stop=stop)
-    oracle = fold(list(attack.path(model, x, y)), 0, stop)
-    for name in ("t_wrong", "n_right"):
-        assert (getattr(walk, name) == getattr(oracle, name)).float().mean() > 0.98, name
-    for name in ("last", "first_wrong", "last_right"):
-        assert (getattr(walk, name) - getattr(oracle, name)).abs().mean() < 1e-3, name
-
-
 def test_each_example_walks_alone() -> None:
     """Neighbours in a batch do not matter: gradients separate."""
     x, y = images(6, dtype=torch.float64), labels(6)

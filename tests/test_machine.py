@@ -7,8 +7,11 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
+from course_lib.attacks import PGD
 from course_lib.machine import device, kernels
+from tests.helpers import images, labels
 
 WORK = """
 import resource, sys, torch
@@ -57,3 +60,12 @@ def test_the_kernels_come_when_asked_for() -> None:
                               check=True, env=env).stdout.split()
         assert said == ["False", loaded]
     assert (kernels() is None) == (os.environ.get("COURSE_NATIVE") == "0")
+
+
+def test_channels_last_is_for_the_walk_only() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 10))
+    weight, before, strides = model[0].weight, model[0].weight.data_ptr(), set()
+    model[0].register_forward_pre_hook(lambda m, _: strides.add(m.weight.stride()))
+    PGD(steps=2)(model, images(5, (3, 32, 32)), labels(5))
+    assert strides == {(27, 1, 9, 3)}
+    assert model[0].weight is weight and weight.data_ptr() == before and weight.is_contiguous()

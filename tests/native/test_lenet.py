@@ -22,16 +22,15 @@ from torch.nn import functional as F
 
 from course_lib import attacks, native
 from course_lib.attacks import PGD, Walk
-from course_lib.data import batches, load
+from course_lib.data import load
 from course_lib.errors import CourseError
 from course_lib.models import LeNet5, build
 from course_lib.native import build as builder
+from course_lib.zoo import load_model
 
-IMAGES = ("last", "first_wrong", "last_right")
-COUNTS = ("n_right", "t_wrong")
+IMAGES, COUNTS = ("last", "first_wrong", "last_right"), ("n_right", "t_wrong")
 
-needs_kernel = pytest.mark.skipif(native.library() is None,
-                                  reason="no C++ compiler here, or COURSE_NATIVE=0")
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here")
 
 
 def images(n: int, channels: int = 1, classes: int = 10, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -75,32 +74,22 @@ def served(model: nn.Module, x: Tensor) -> bool:
 @pytest.fixture(scope="module")
 def trained() -> tuple[nn.Module, Tensor, Tensor]:
     """An adversarially trained LeNet-5, and test images."""
-    data, model = load("fashion-mnist", limit=2000), build("lenet5")
-    opt, attack = torch.optim.Adam(model.parameters(), 2e-3), PGD(steps=3, step_size=4 / 255)
-    g = torch.Generator().manual_seed(0)
-    for _ in range(4):
-        for x, y in batches(data.train, 50, g):
-            opt.zero_grad()
-            F.cross_entropy(model(attack(model, x, y, generator=g)), y).backward()
-            opt.step()
-    return model, data.test.images(slice(0, 200)), data.test.y[:200]
+    test = load("fashion-mnist").test.take(slice(0, 200))
+    return load_model("exp1/pgd-at"), test.images(), test.y
 
 
 # --- the same numbers
 
 
-@needs_kernel
 @pytest.mark.parametrize("objective", ["ce", "kl", "margin"])
 def test_after_twenty_steps_as_near_to_float64_as_pytorch(objective: str, trained: Any,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y = trained
-    exact = copy.deepcopy(model).double()
-    start = "gaussian" if objective == "kl" else "uniform"
-    attack = PGD(objective=objective, start=start)
+    attack = PGD(objective=objective, start="gaussian" if objective == "kl" else "uniform")
     ours, theirs = attack.walk(model, x, y), by_loop(attack, model, x, y)
     draw = attacks._draw
     monkeypatch.setattr(attacks, "_draw", lambda *a: draw(*a[:3], a[3].float()).double())
-    truth = by_loop(attack, exact, x.double(), y)
+    truth = by_loop(attack, copy.deepcopy(model).double(), x.double(), y)
     for word in IMAGES:
         right = getattr(truth, word)
         off = [int(((getattr(walk, word).double() - right).abs() > 1e-4).sum())
@@ -111,7 +100,6 @@ def test_after_twenty_steps_as_near_to_float64_as_pytorch(objective: str, traine
         assert torch.equal(getattr(ours, word), getattr(truth, word))
 
 
-@needs_kernel
 @pytest.mark.parametrize("words", [{}, {"extra": 1}, {"stop": True}, {"stop": True, "extra": 2}])
 @pytest.mark.parametrize("more", [{}, {"noise": 0.01}, {"objective": "margin", "start": "clean"}])
 def test_landmarks_are_the_loops(more: dict[str, Any], words: dict[str, Any],
@@ -127,7 +115,6 @@ def test_landmarks_are_the_loops(more: dict[str, Any], words: dict[str, Any],
         assert apart(getattr(ours, word), getattr(theirs, word)) < 1e-3
 
 
-@needs_kernel
 @given(n=some.integers(1, 257), eps=some.floats(0, 0.5), steps=some.integers(0, 50),
        factor=some.sampled_from([0, 1e-20, 0.1, 1, 3, 30, 1e4, 1e20]),
        objective=some.sampled_from(["ce", "kl", "margin"]), channels=some.sampled_from([1, 1, 3]),
@@ -154,10 +141,9 @@ def test_any_walk_keeps_the_rules(n: int, eps: float, steps: int, factor: float,
         assert torch.equal(walk.first_wrong[~hit], walk.last[~hit])
 
 
-@needs_kernel
 @given(n=some.integers(1, 40), factor=some.sampled_from([0.3, 1, 3]),
-       channels=some.sampled_from([1, 3]),
-       classes=some.sampled_from([2, 10, 41]), wants_x=some.booleans(), seed=some.integers(0, 99))
+       channels=some.sampled_from([1, 3]), classes=some.sampled_from([2, 10, 41]),
+       wants_x=some.booleans(), seed=some.integers(0, 99))
 def test_logits_and_gradients_are_pytorchs(n: int, factor: float, channels: int, classes: int,
                                            wants_x: bool, seed: int) -> None:
     model, (x, y) = scaled(factor, channels, classes), images(n, channels, classes, seed)
@@ -174,7 +160,6 @@ def test_logits_and_gradients_are_pytorchs(n: int, factor: float, channels: int,
         assert a.shape == b.shape and (a - b).norm() <= 1e-4 * b.norm() + 1e-7
 
 
-@needs_kernel
 @pytest.mark.parametrize("flags", ["-mno-avx512f -mavx2 -mfma", "-march=x86-64"])
 def test_every_width_of_register(flags: str, trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if "x86_64" not in os.uname().machine:
@@ -191,15 +176,6 @@ def test_every_width_of_register(flags: str, trained: Any, monkeypatch: pytest.M
     test_logits_and_gradients_are_pytorchs.hypothesis.inner_test(19, 1, 3, 5, True, 0)
 
 
-def test_channels_last_is_for_the_walk_only() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 10))
-    weight, before, strides = model[0].weight, model[0].weight.data_ptr(), set()
-    model[0].register_forward_pre_hook(lambda m, _: strides.add(m.weight.stride()))
-    PGD(steps=2)(model, *images(5, channels=3))
-    assert strides == {(27, 1, 9, 3)}
-    assert model[0].weight is weight and weight.data_ptr() == before and weight.is_contiguous()
-
-
 # --- the same bits
 
 
@@ -213,7 +189,6 @@ def threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@needs_kernel
 def test_an_image_is_walked_alike_in_any_company_and_on_any_thread(trained: Any) -> None:
     (model, x, y), attack = trained, PGD(steps=5, start="clean")
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
@@ -229,7 +204,6 @@ def test_an_image_is_walked_alike_in_any_company_and_on_any_thread(trained: Any)
         assert torch.equal(getattr(threaded, word), want)
 
 
-@needs_kernel
 @pytest.mark.parametrize("n", [1, 3])
 def test_gradients_are_the_same_bits_each_time(n: int) -> None:
     model, (x, y) = scaled(1), images(129)
@@ -239,7 +213,6 @@ def test_gradients_are_the_same_bits_each_time(n: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-@needs_kernel
 def test_backward_twice_and_again(trained: Any) -> None:
     model, x, y = trained
     z = x[:5].clone().requires_grad_()
@@ -255,7 +228,6 @@ def test_backward_twice_and_again(trained: Any) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
 
 
-@needs_kernel
 def test_only_what_is_wanted_has_a_gradient() -> None:
     model, (x, y) = scaled(1), images(3)
     model.conv2.requires_grad_(False)
@@ -292,16 +264,13 @@ def unusual() -> Iterator[tuple[str, nn.Module, Tensor]]:
     yield "patched", patched, x
 
 
-@needs_kernel
 @pytest.mark.parametrize(("word", "model", "x"), list(unusual()))
 def test_pytorch_serves_the_unusual(word: str, model: nn.Module, x: Tensor) -> None:
     assert not served(model, x)
-    y = torch.zeros(len(x), dtype=torch.int64)
-    attack = PGD(steps=2)
+    y, attack = torch.zeros(len(x), dtype=torch.int64), PGD(steps=2)
     torch.testing.assert_close(attack(model, x, y), by_loop(attack, model, x, y).last)
 
 
-@needs_kernel
 def test_a_forward_replaced_on_the_class_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (x, y), inner = scaled(3), images(8), LeNet5.forward
     old = PGD(steps=3)(model, x, y)
@@ -317,7 +286,6 @@ def test_a_forward_replaced_on_the_class_is_called(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(new, by_loop(PGD(steps=3), model, x, y).last)
 
 
-@needs_kernel
 @pytest.mark.parametrize("change", [
     lambda x: x, lambda x: x.to(memory_format=torch.channels_last), lambda x: x.transpose(2, 3),
     lambda x: x[::2], lambda x: x[:1].expand(9, 3, 32, 32), lambda x: x.clone().requires_grad_()])
@@ -328,7 +296,6 @@ def test_layouts_are_served(change: Callable[[Tensor], Tensor]) -> None:
     assert apart(PGD(steps=3)(model, x, y), by_loop(PGD(steps=3), model, x, y).last) < 1e-3
 
 
-@needs_kernel
 def test_transformations_see_pytorch() -> None:
     model, (x, _) = scaled(1), images(3)
     with torch.no_grad(), native.off():
@@ -347,20 +314,16 @@ def test_transformations_see_pytorch() -> None:
         torch.testing.assert_close(model(x), want + 1, rtol=1e-4, atol=1e-5)
 
 
-@needs_kernel
-@pytest.mark.parametrize(("x", "y"), [
-    (torch.rand(3, 1, 28, 28), torch.zeros(3, dtype=torch.int64)),
-    (torch.rand(3, 2, 32, 32), torch.zeros(3, dtype=torch.int64)),
-    (torch.rand(3, 1, 32, 32), torch.full((3,), 10)),
-    (torch.rand(3, 1, 32, 32) * 2, torch.zeros(3, dtype=torch.int64)),
-    (torch.rand(3, 1, 32, 32), torch.zeros(2, dtype=torch.int64)),
-    (torch.full((3, 1, 32, 32), torch.nan), torch.zeros(3, dtype=torch.int64))])
+X, Y = torch.rand(3, 1, 32, 32), torch.zeros(3, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(("x", "y"), [(X[..., :28, :28], Y), (X.expand(3, 2, 32, 32), Y),
+                                      (X, Y + 10), (2 * X, Y), (X, Y[:2]), (X * torch.nan, Y)])
 def test_what_does_not_fit_is_a_plain_error(x: Tensor, y: Tensor) -> None:
     with pytest.raises(CourseError):
         PGD(steps=2)(build("lenet5"), x, y)
 
 
-@needs_kernel
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_broken_weights_do_what_they_do_in_pytorch(bad: float) -> None:
     model, (x, y) = scaled(1), images(20)
@@ -373,7 +336,6 @@ def test_broken_weights_do_what_they_do_in_pytorch(bad: float) -> None:
         assert torch.equal(ours.last, theirs.last)
 
 
-@needs_kernel
 def test_a_forked_process_can_walk() -> None:
     model, (x, y) = scaled(1), images(40)
     before, want = torch.get_num_threads(), PGD(steps=2)(model, x, y)
@@ -390,8 +352,6 @@ def test_a_forked_process_can_walk() -> None:
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of its own, and a compiler that is quick: it copies a library that is there."""
-    if native.library() is None:
-        pytest.skip("no C++ compiler here, or COURSE_NATIVE=0")
     fake = tmp_path / "fake-c++"
     fake.write_text(f'#!/bin/sh\necho built >> {tmp_path}/built\n[ "$1" = --version ] && exit 0\n'
                     f'while [ "$1" != -o ]; do shift; done\ncp {native.library()._name} "$2"\n')

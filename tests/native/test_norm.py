@@ -18,8 +18,7 @@ from course_lib.models import build
 from course_lib.native import norm as kernel
 from course_lib.native import relu_of_norm
 
-needs_kernel = pytest.mark.skipif(native.library() is None,
-                                  reason="no C++ compiler here, or COURSE_NATIVE=0")
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here")
 HALF = torch.bfloat16
 
 
@@ -52,7 +51,6 @@ def served(norm: nn.BatchNorm2d, x: Tensor) -> bool:
     return bool(calls)
 
 
-@needs_kernel
 @given(some.integers(1, 4), some.sampled_from([16, 32, 48, 160]), some.integers(1, 7),
        some.integers(1, 7), some.integers(1, 3), some.integers(0, 100))
 def test_the_same_as_pytorch(n: int, channels: int, height: int, width: int, threads: int,
@@ -82,7 +80,6 @@ def by_hand(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
     return s * x + t, s
 
 
-@needs_kernel
 @pytest.mark.parametrize(("through", "past"), [(True, True), (True, False), (False, True)])
 def test_the_gradients_by_hand(through: bool, past: bool) -> None:
     """d/dx sum(g relu(s x + t) + h x) = s g where s x + t > 0, plus h: of both, and where only one
@@ -98,7 +95,6 @@ def test_the_gradients_by_hand(through: bool, past: bool) -> None:
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 
 
-@needs_kernel
 def test_a_gradient_that_lies_otherwise() -> None:
     norm, x = a_norm(16), values((2, 16, 4, 5), 1)
     found = []
@@ -113,7 +109,6 @@ def test_a_gradient_that_lies_otherwise() -> None:
     torch.testing.assert_close(spread, (s * (v > 0)).expand_as(x))
 
 
-@needs_kernel
 def test_bfloat16_is_rounded_once() -> None:
     """Sums are float32; what is stored is the nearest bfloat16, ties to even, as PyTorch rounds."""
     x = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(HALF)  # every bfloat16 there is
@@ -129,7 +124,6 @@ def test_bfloat16_is_rounded_once() -> None:
     assert torch.equal(a.detach(), by_hand(norm, z.detach().float())[0].relu().to(HALF))
 
 
-@needs_kernel
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
 def test_nan_is_not_hidden(dtype: torch.dtype) -> None:
     norm, x = a_norm(16), values((1, 16, 2, 2), 1, dtype)
@@ -142,7 +136,6 @@ def test_nan_is_not_hidden(dtype: torch.dtype) -> None:
     assert g.isnan().all()
 
 
-@needs_kernel
 def test_second_derivatives() -> None:
     """Of a gradient's square, through PyTorch's operations: the kernel's own are not asked."""
     found = []
@@ -162,7 +155,6 @@ OTHERS: dict[str, Callable[[nn.BatchNorm2d], object]] = {
 }
 
 
-@needs_kernel
 @pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
 def test_what_is_not_served(change: Callable[[nn.BatchNorm2d], object]) -> None:
     norm, x = a_norm(16), values((2, 16, 3, 3), 1)
@@ -171,7 +163,6 @@ def test_what_is_not_served(change: Callable[[nn.BatchNorm2d], object]) -> None:
     assert not served(norm, x)
 
 
-@needs_kernel
 def test_inputs_that_are_not_served() -> None:
     x = values((2, 16, 3, 3), 1)
     assert not served(a_norm(16), x.contiguous())  # channels first
@@ -186,7 +177,6 @@ def test_inputs_that_are_not_served() -> None:
         assert not served(a_norm(16), x)
 
 
-@needs_kernel
 @pytest.mark.parametrize("bf16", [False, True])
 def test_an_attack_on_a_residual_network(bf16: bool) -> None:
     """The same landmarks as PyTorch's, but for what rounding decides; and the kernel is asked at
