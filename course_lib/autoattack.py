@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.attacks import PGD, check_images, frozen, logits_of, project
+from course_lib.attacks import PGD, project
 from course_lib.errors import CourseError, pick, whole
+from course_lib.inference import check_images, frozen, logits_of
 
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
 # how many classes each needs: a DLR loss sorts logits

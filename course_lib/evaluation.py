@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from course_lib.attacks import ATTACKS, PGD, check_fit, predict
+from course_lib.attacks import ATTACKS, PGD
 from course_lib.data import Split, batches
 from course_lib.errors import CourseError, pick, resolve
 from course_lib.fairness import Errors, Report
+from course_lib.inference import check_fit, predict
 
 
 class Attack(Protocol):

@@ -32,8 +32,10 @@ def off() -> Iterator[None]:
 
 def serves(model: nn.Module, x: Tensor) -> bool:
     """Whether the kernel computes model(x) exactly: x and model are plain float32 on the CPU."""
-    return (not switched_off() and _own_forward(model) and _fits(x) and _plain(model, x.shape[1])
-            and not rewritten() and not torch.is_autocast_enabled("cpu") and library() is not None)
+    fits = type(x) is Tensor and _plain_tensor(x) and x.ndim == 4 and x.shape[2:] == (32, 32)
+    return (fits and len(x) > 0 and not switched_off() and not rewritten()
+            and not torch.is_autocast_enabled("cpu") and _own_forward(model)
+            and _plain(model, x.shape[1]) and library() is not None)
 
 
 def parameters(model: nn.Module) -> list[Tensor]:
@@ -45,11 +47,6 @@ def _own_forward(model: nn.Module) -> bool:
     forward = vars(type(model)).get("forward")
     code = getattr(forward, "__code__", None)
     return (getattr(forward, "__module__", ""), getattr(code, "co_qualname", "")) == FORWARD
-
-
-def _fits(x: Tensor) -> bool:
-    return (type(x) is Tensor and _plain_tensor(x) and x.ndim == 4 and x.shape[2:] == (32, 32)
-            and len(x) > 0)
 
 
 def _plain(model: nn.Module, channels: int) -> bool:
