@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.errors import CourseError, pick, whole
-# predict and check_fit: other rooms still ask for them here
 from course_lib.inference import check_fit, check_images, frozen, logits_of, predict  # noqa: F401
 from course_lib.machine import channels_last, kernels
 from course_lib.models import Accelerated

@@ -112,19 +112,17 @@ def predictions(model: nn.Module, split: Split, attack: Attack, *, early: bool =
     wrong when clean is not attacked. The options are those of `per_image`.
     """
     generator = torch.Generator().manual_seed(seed)
-    stop = isinstance(attack, PGD) and early and not attack.bf16
-
-    def attacked(x: Tensor, y: Tensor) -> Tensor:
-        if isinstance(attack, PGD) and stop:
-            return attack.walk(model, x, y, generator=generator, stop=True).first_wrong
-        return attack(model, x, y, generator=generator)
 
     def compute(x: Tensor, y: Tensor) -> Tensor:
         clean = predict(model, x, y)
-        said, rest = clean.clone(), (clean == y) | (not skip_wrong)
+        attacked, rest = clean.clone(), (clean == y) | (not skip_wrong)
         if rest.any():
-            said[rest] = predict(model, attacked(x[rest], y[rest]), y[rest])
-        return torch.stack([y, clean, said])
+            if isinstance(attack, PGD) and early and not attack.bf16:
+                z = attack.walk(model, x[rest], y[rest], generator=generator, stop=True).first_wrong
+            else:
+                z = attack(model, x[rest], y[rest], generator=generator)
+            attacked[rest] = predict(model, z, y[rest])
+        return torch.stack([y, clean, attacked])
 
     # a slow attack takes smaller batches, so that the progress bar moves
     return per_image(model, split, compute, batch=getattr(attack, "batch", batch), **options)

@@ -112,12 +112,6 @@ def test_never_outside_ball_or_box(data: Any) -> None:
         assert ((z >= 0) & (z <= 1)).all() and ((z - x).abs() <= ball + rounding).all()
 
 
-@pytest.mark.parametrize("start", STARTS)
-def test_no_budget_no_change(start: str) -> None:
-    x = images(5)
-    assert torch.equal(PGD(0, 0.1, 3, start=start, noise=0.1)(Small(), x, labels(5)), x)
-
-
 def test_starts() -> None:
     """Where z_0 lies: in the whole ball, near x, at x."""
     x = torch.full((200, 1, 6, 6), 0.5)
