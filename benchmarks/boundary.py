@@ -19,7 +19,9 @@ from benchmarks.harness import (
     part,
     pytorch_only,
 )
-from course_lib.attacks import PGD, _Setting, frozen
+from course_lib.attacks import PGD, WalkSetup
+from course_lib.inference import frozen
+from course_lib.machine import channels_last
 
 N, BATCH = 1000, 128
 ATTACK = PGD(EPS, STEP, steps=10, objective="kl", start="gaussian")  # BAT's
@@ -30,9 +32,9 @@ SIDES = {"one walk": "this course", "one walk, PyTorch alone": "this course, PyT
 def stopping(net: nn.Module, x: Tensor, y: Tensor, seed: int, *, at_last_right: bool) -> Tensor:
     """One pass, from its own draws: each image rests when it is first wrong, and gives that iterate
     or the one before."""
-    with frozen(net):
-        s = _Setting.of(ATTACK, net, x, y, None, None, torch.Generator().manual_seed(seed))
-        z, before, on = s.z0.clone(), s.z0.clone(), torch.arange(len(x))
+    s = WalkSetup.of(ATTACK, net, x, y, generator=torch.Generator().manual_seed(seed))
+    z, before, on = s.z0.clone(), s.z0.clone(), torch.arange(len(x))
+    with frozen(net), channels_last(net):
         for t in range(ATTACK.steps):
             logits, gradient = s.gradient(net, z[on])
             right = logits.argmax(1) == y[on]

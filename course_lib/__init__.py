@@ -10,7 +10,7 @@ from course_lib.models import build
 
 __version__ = "0.1.0"
 
-from course_lib import plots, resnets  # noqa: F401 (it adds to `build`)
+from course_lib import plots
 from course_lib.datasets import adult, cifar10, torchvision_sets  # noqa: F401 (they add to `load`)
 from course_lib.evaluation import evaluate
 from course_lib.experiments import resnets as resnet_recipes  # noqa: F401 (it adds to RECIPES)

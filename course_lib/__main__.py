@@ -144,15 +144,13 @@ def do_sweep(args: argparse.Namespace) -> tuple[Any, str]:
 
 def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
     from course_lib import load, load_model
-    from course_lib.autoattack import EXAMINERS, named, reaches
     from course_lib.errors import pick, whole
-    from course_lib.evaluation import evaluate
+    from course_lib.evaluation import evaluate, named, reaches
     from course_lib.machine import device
     from course_lib.recipes import RECIPES, TRANSFORMS
     from course_lib.tables import budget
 
-    attack = pick(EXAMINERS, args.attack, "attack") if args.eps is None else named(args.attack,
-        args.eps)
+    attack = named(args.attack, args.eps)
     model = load_model(args.recipe, seed=whole(args.seed, "seed", 0), root=args.models).to(device())
     recipe = pick(RECIPES, args.recipe.partition("@")[0], "recipe")
     test = TRANSFORMS[recipe.transform](load(recipe.dataset)).test

@@ -1,5 +1,4 @@
-"""Networks by name. Each takes images in [0, 1] (normalisation, where there is one, lives inside)
-and returns logits."""
+"""Networks by name. Each takes images in [0, 1], normalises them inside, and returns logits."""
 
 from __future__ import annotations
 
@@ -12,16 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib import native
 from course_lib.errors import CourseError, pick, whole
+from course_lib.machine import kernels
 
 
 class LeNet5(nn.Module):
-    """The LeNet-5 of the reproduction report: tanh, average pooling, 61,706 parameters for ten
-    classes."""
-
-    # on the CPU course_lib.native computes this class, though not a subclass, which may differ
-    kernel = "lenet5"
+    """The LeNet-5 of the reproduction report, with tanh and average pooling: 61,706 parameters."""
 
     def __init__(self, classes: int = 10, channels: int = 1) -> None:
         super().__init__()
@@ -32,38 +27,20 @@ class LeNet5(nn.Module):
         self.fc2 = nn.Linear(84, classes)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, 32, 32]
-        if native.serves(self, x):
-            return native.logits(self, x)  # the same as the lines below
-        x = tanh_pool(self.conv1, x)  # [B, 6, 14, 14]
+        if (kernel := kernels()) and kernel.serves(self, x):
+            return kernel.logits(self, x)  # the lines below, several times as fast on a CPU
+        x = F.avg_pool2d(torch.tanh(self.conv1(x)), 2)  # [B, 6, 14, 14]
         x = F.avg_pool2d(torch.tanh(self.conv2(x)), 2)  # [B, 16, 5, 5]
         x = torch.tanh(self.conv3(x)).flatten(1)  # [B, 120]
         x = torch.tanh(self.fc1(x))  # [B, 84]
         return self.fc2(x)  # [B, classes]
 
 
-def tanh_pool(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """avg_pool2d(tanh(conv(x)), 2) for a 5 x 5 convolution of few channels, in half of PyTorch's
-    time on a CPU.
-
-    Its convolutions are slow where there are fewer channels than a register has lanes. So the four
-    sums of a pooling window become four output channels, each 2 x 2 block of the image four input
-    channels, and the 5 x 5 kernel, in its four places, a 6 x 6 one: 3 x 3 blocks.
-    """
-    if not native.untouched(conv, x):
-        return F.avg_pool2d(torch.tanh(conv(x)), 2)
-    w, (out, channels) = conv.weight, conv.weight.shape[:2]
-    # [out, 4, channels, 6, 6]
-    places = torch.stack([F.pad(w, (j, 1 - j, i, 1 - i)) for i in (0, 1) for j in (0, 1)], 1)
-    blocks = places.reshape(4 * out, channels, 3, 2, 3, 2).permute(0, 1, 3, 5, 2,
-        4).reshape(4 * out, 4 * channels, 3, 3)
-    bias = None if conv.bias is None else conv.bias.repeat_interleave(4)
-    sums = F.conv2d(F.pixel_unshuffle(x, 2), blocks, bias)  # [B, 4 out, H / 2 - 2, W / 2 - 2]
-    return torch.tanh(sums).unflatten(1, (out, 4)).mean(2)
-
-
 class SmallCNN(nn.Module):
-    """Two convolutions with max-pooling and two dense layers: the CIFAR-10 network of Sooksatra and
-    Rivas, whose widths are ours."""
+    """The CIFAR-10 network of Sooksatra and Rivas: two convolutions, two dense layers.
+
+    The paper does not state the widths; these are ours.
+    """
 
     def __init__(self, classes: int = 10, channels: int = 3, size: int = 32) -> None:
         super().__init__()
@@ -80,7 +57,7 @@ class SmallCNN(nn.Module):
 
 
 class TableMLP(nn.Module):
-    """Four tanh layers: the Adult network of Sooksatra and Rivas, whose width is ours."""
+    """The Adult network of Sooksatra and Rivas: four tanh layers, whose width is ours."""
 
     def __init__(self, classes: int = 2, features: int = 14, width: int = 64) -> None:
         super().__init__()
@@ -95,44 +72,164 @@ class TableMLP(nn.Module):
         return self.last(x)  # [B, classes]
 
 
+def _conv(inside: int, outside: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
+    conv = nn.Conv2d(inside, outside, size, stride, size // 2, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv
+
+
+def relu_of_norm(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
+    """relu(norm(x)), and x itself for the path beside it: one kernel computes both gradients."""
+    kernel = kernels()
+    return kernel.relu_of_norm(norm, x) if kernel else (torch.relu(norm(x)), x)
+
+
+class _Pictures(nn.Module):
+    """What the residual networks share: images are scaled to [-1, 1] and laid channels last.
+
+    That layout is up to twice as fast on a CPU, and a GPU's half-precision convolutions need it.
+    Weights keep their usual layout, so checkpoints do not depend on it.
+    """
+
+    large = False  # ImageNet's stem, for images of 160 pixels and more?
+    memory_format = torch.channels_last
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return (2 * x - 1).contiguous(memory_format=self.memory_format)
+
+
+class ResNet18(_Pictures):
+    """torchvision's ResNet18 (He et al., CVPR 2016), with a 3 x 3 stem for small images.
+
+    It has 11,173,962 parameters for ten classes.
+    """
+
+    def __init__(self, classes: int = 10, channels: int = 3) -> None:
+        super().__init__()
+        from course_lib.datasets import torchvision_datasets
+
+        torchvision_datasets()  # makes torchvision importable where it does not fit this torch
+        from torchvision.models import resnet18
+
+        self.net = resnet18(num_classes=classes)
+        if not self.large:
+            self.net.conv1, self.net.maxpool = _conv(channels, 64), nn.Identity()
+        elif channels != 3:
+            self.net.conv1 = _conv(channels, 64, 7, 2)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
+        return self.net(self.scaled(x))  # [B, classes]
+
+
+class Block(nn.Module):
+    """x + conv(relu(bn(conv(relu(bn(x)))))).
+
+    Where the shape changes, a 1 x 1 convolution of relu(bn(x)) takes the place of x.
+    """
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.bn1, self.conv1 = nn.BatchNorm2d(inside), _conv(inside, outside, 3, stride)
+        self.bn2, self.conv2 = nn.BatchNorm2d(outside), _conv(outside, outside)
+        same = inside == outside and stride == 1
+        self.shortcut = None if same else _conv(inside, outside, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, x = relu_of_norm(self.bn1, x)
+        x = x if self.shortcut is None else self.shortcut(a)
+        return x + self.conv2(relu_of_norm(self.bn2, self.conv1(a))[0])
+
+
+class PreActResNet(_Pictures):
+    """Stages of pre-activated blocks (He et al., ECCV 2016); all but the first halve the image."""
+
+    stem: int = 64  # channels of the first convolution
+    widths: tuple[int, ...] = (64, 128, 256, 512)  # channels of each stage
+    depth: int = 2  # blocks per stage
+
+    def __init__(self, classes: int = 10, channels: int = 3) -> None:
+        super().__init__()
+        # drawn for the small stem, too: the initial weights of stored models depend on it
+        large = nn.Sequential(_conv(channels, self.stem, 7, 2), nn.MaxPool2d(3, 2, 1))
+        self.first = large if self.large else _conv(channels, self.stem)
+        stages, inside = [], self.stem
+        for i, width in enumerate(self.widths):
+            for j in range(self.depth):
+                stages.append(Block(inside, width, 2 if i and not j else 1))
+                inside = width
+        self.blocks, self.bn = nn.Sequential(*stages), nn.BatchNorm2d(inside)
+        self.fc = nn.Linear(inside, classes)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
+        x, _ = relu_of_norm(self.bn, self.blocks(self.first(self.scaled(x))))
+        return self.fc(x.mean((2, 3)))  # [B, classes]
+
+
+class PreActResNet18(PreActResNet):
+    """11,172,170 parameters for ten classes."""
+
+
+class WideResNet28x10(PreActResNet):
+    """Zagoruyko and Komodakis, BMVC 2016: 36,479,194 parameters for ten classes."""
+
+    stem, widths, depth = 16, (160, 320, 640), 4
+
+
+class PreActResNetS(PreActResNet):
+    """175,066 parameters for ten classes: for machines without a GPU."""
+
+    stem, widths, depth = 16, (16, 32, 64), 2
+
+
+class ResNet18ImageNet(ResNet18):
+    """torchvision's ResNet18 as it is: 11,689,512 parameters for a thousand classes."""
+
+    large = True
+
+
+class PreActResNet18ImageNet(PreActResNet18):
+    large = True
+
+
+class WideResNet28x10ImageNet(WideResNet28x10):
+    large = True
+
+
 class Accelerated(nn.Module):
-    """Another model with its arithmetic in bfloat16, compiled, or both. It shares that model's
-    parameters; logits are float32.
+    """Another model, computed in bfloat16. It shares its parameters; its logits are float32.
 
-    bfloat16 has three significant digits: good enough to attack with and, on GPUs, to train with;
-    for figures that are published evaluate without. Compiling takes a minute, and on a GPU makes
-    one CUDA graph of the many small operations that a small network waits for.
+    bfloat16 has three significant digits. This is good enough to attack with and, on GPUs, to train
+    with. Published figures are evaluated without it.
 
-    >>> from course_lib.models import Accelerated, build
-    >>> Accelerated(build("lenet5"), bf16=True)(torch.rand(2, 1, 32, 32)).dtype
+    >>> Accelerated(build("lenet5"))(torch.rand(2, 1, 32, 32)).dtype
     torch.float32
     """
 
-    run: Callable[[Tensor], Tensor]
-
-    def __init__(self, model: nn.Module, *, bf16: bool = False, compiled: bool = False) -> None:
+    def __init__(self, model: nn.Module, *, bf16: bool = True) -> None:
         super().__init__()
         self.model, self.bf16 = model, bf16
-        on_gpu = next((p.device.type == "cuda" for p in model.parameters()), False)
-        run = torch.compile(model, mode="reduce-overhead" if on_gpu
-                            else None) if compiled else model
-        # not a part of its own: the parameters would be counted twice
-        object.__setattr__(self, "run", run)
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
-            return self.run(x).float()
+            return self.model(x).float()
 
 
-# initialisation draws from PyTorch's one global generator: one thread at a time
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "lenet5": LeNet5, "small_cnn": SmallCNN, "table_mlp": TableMLP,
+    "resnet18": ResNet18, "preact_resnet18": PreActResNet18, "preact_resnet_s": PreActResNetS,
+    "wide_resnet28x10": WideResNet28x10,
+    "resnet18_imagenet": ResNet18ImageNet, "preact_resnet18_imagenet": PreActResNet18ImageNet,
+    "wide_resnet28x10_imagenet": WideResNet28x10ImageNet,
+}
+# initial weights are drawn from PyTorch's one global generator: one thread at a time
 _SEEDING = threading.Lock()
-MODELS: dict[str, Callable[..., nn.Module]] = {"lenet5": LeNet5, "small_cnn": SmallCNN,
-                                               "table_mlp": TableMLP}
 
 
 def build(name: str, *, seed: int = 0, **shape: int) -> nn.Module:
-    """A freshly initialised network, the same for the same `seed`; the caller's random state is
-    left alone.
+    """A freshly initialised network, the same for the same `seed`.
+
+    `shape` is what the network takes, such as classes= and channels=. The global random state stays
+    as it was.
 
     >>> sum(p.numel() for p in build("lenet5").parameters())
     61706

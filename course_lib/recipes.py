@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 import course_lib
-from course_lib.attacks import ATTACKS, NAMED, PGD
+from course_lib.attacks import ATTACKS, PGD
 from course_lib.checkpoints import Store
 from course_lib.data import Dataset, Split, batches, load
 from course_lib.datasets.adult import UNITS, balanced
 from course_lib.errors import CourseError, pick, whole
-from course_lib.evaluation import evaluate
+from course_lib.evaluation import evaluate, named
 from course_lib.fairness import Report
 from course_lib.lab.torchrun import group
 from course_lib.machine import device
@@ -273,7 +273,7 @@ def _scores() -> dict[str, Recipe]:
         words: dict[str, Any] = {"dataset": data, "transform": "balanced" if data == "adult"
                                  else "", "seeds": 3,
                                  "model": {"cifar10": "small_cnn", "adult": "table_mlp"}[data],
-                                 "validation": NAMED[attack]}
+                                 "validation": named(attack)}
         for rate in RATES:
             trial: dict[str, Any] = {**words, "seeds": 1, "examination": (), "weights": False}
             found[f"tune/scores-{data}-{rate:g}"] = Recipe(f"Natural training at the rate {rate:g}",
@@ -430,7 +430,7 @@ def stored_name(name: str, limit: int | None, epochs: int | None) -> str:
 def examine(model: nn.Module, data: Dataset, attack: str, eps: float,
             progress: bool = True) -> Report:
     """A report on the whole test set under a named attack."""
-    return evaluate(model, data.test, pick(NAMED, attack, "attack").at(eps), name=attack,
+    return evaluate(model, data.test, named(attack, eps), name=attack,
                     progress=progress)
 
 

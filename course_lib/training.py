@@ -25,13 +25,13 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from course_lib import native
 from course_lib.attacks import check_fit
 from course_lib.checkpoints import SaveError
 from course_lib.data import AUGMENTATIONS, Dataset, Split, augment, batches
 from course_lib.errors import CourseError, pick, whole
 from course_lib.fairness import Report
 from course_lib.lab import torchrun as parallel
+from course_lib.machine import kernels
 from course_lib.methods import Method, Step
 
 FORMAT = 1  # of checkpoints; counts up when their meaning changes
@@ -303,7 +303,8 @@ class _Training:
 
 def environment() -> dict[str, Any]:
     """What may differ, but then the last digits may, too."""
-    kernel, group = native.library(), parallel.group()
+    native, group = kernels(), parallel.group()
+    kernel = native and native.library()
     return {"torch": str(torch.__version__), "threads": torch.get_num_threads(),
             "cpu": torch.backends.cpu.get_cpu_capability(),
             "kernel": "PyTorch" if kernel is None else Path(kernel._name).stem,

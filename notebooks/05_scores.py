@@ -131,8 +131,9 @@ import torch
 from IPython.display import Markdown, display
 
 from course_lib import PGD, CourseError, Optim, build, evaluate, fit, lesson, load, load_model, load_report, plots, plots_scores, results
-from course_lib.attacks import ATTACKS, NAMED, predict
+from course_lib.attacks import ATTACKS, predict
 from course_lib.datasets.adult import BOUNDS, FEATURES, GROUPS, UNITS, WORDS, code
+from course_lib.evaluation import named
 from course_lib.fairness import Spread
 from course_lib.lab.leave_out import DESIGNS, excess, load_luf
 from course_lib.lab.score import PLANS, confidences
@@ -776,7 +777,7 @@ def described(row):
 
 
 if not missing("scores/adult-standard"):
-    judge, by_units = load_model("scores/adult-standard"), NAMED["pgd20-adult"]
+    judge, by_units = load_model("scores/adult-standard"), named("pgd20-adult")
     z = by_units(judge, people.x, people.y)
     was, now = predict(judge, people.x), predict(judge, z)
     person = int(torch.nonzero((was == people.y) & (now != people.y))[0])

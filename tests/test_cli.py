@@ -11,8 +11,7 @@ import pytest
 
 from course_lib.__main__ import COMMANDS, main
 from course_lib.attacks import PGD
-from course_lib.autoattack import EXAMINERS
-from course_lib.evaluation import evaluate
+from course_lib.evaluation import evaluate, named
 from course_lib.lab.score import ESTIMATORS, PLANS, Plan, Search
 from course_lib.recipes import RECIPES
 from course_lib.zoo import drop_weights, load_model, publish
@@ -86,7 +85,7 @@ def test_evaluate(capsys: Capture) -> None:
 
 def test_an_attack_has_its_own_budget_unless_another_is_named(capsys: Capture) -> None:
     assert data(capsys, "evaluate", "tiny/first", "--attack",
-                "pgd20-fine")["eps"] == EXAMINERS["pgd20-fine"].eps != 8 / 255
+                "pgd20-fine")["eps"] == named("pgd20-fine").eps != 8 / 255
 
 
 def test_score(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

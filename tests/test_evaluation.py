@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from course_lib.attacks import PGD, predict
 from course_lib.data import Split
 from course_lib.errors import CourseError
-from course_lib.evaluation import evaluate
+from course_lib.evaluation import NAMED, evaluate, named, per_image, predictions, reaches
 from course_lib.fairness import Report
 from tests.helpers import THREE, Small, left_alone, seeded, split, trained_lenet
 
@@ -20,8 +20,7 @@ class Reader(nn.Module):
 
 
 class Script:
-    """An 'attack' whose outcome is known in advance: image i comes to say what the script says for
-    i."""
+    """An 'attack' whose outcome is known: image i comes to say what the script says for i."""
 
     eps = 0.125
 
@@ -58,11 +57,42 @@ def test_counts_in_both_conventions(count_clean: bool, robust: tuple[int, ...], 
     assert (r.classes, r.attack, r.eps) == (THREE, "script", 0.125)
 
 
+def test_predictions_are_what_the_counts_are_made_of() -> None:
+    """With `skip_wrong` an image that is wrong when clean is not attacked."""
+    s, ticks = Split(written(CLEAN), TRUTH, THREE), []
+    y, clean, attacked = predictions(Reader(), s, Script(UNDER), skip_wrong=False, batch=4,
+                                     tick=ticks.append)
+    assert torch.equal(y, TRUTH) and clean.tolist() == CLEAN and attacked.tolist() == UNDER
+    assert ticks == [4, 4, 1]
+    spared = predictions(Reader(), s, Script(UNDER))[2].tolist()
+    assert spared == [u if c == t else c for t, c, u in zip(TRUTH, CLEAN, UNDER, strict=True)]
+    r = evaluate(Reader(), s, Script(UNDER), flips=True, progress=False)
+    assert r.flips.wrong == (2, 3, 0) and r.rob.wrong == (2, 3, 0)
+
+
+def test_anything_can_be_computed_per_image() -> None:
+    """Such as the predictions at every iterate [K + 1, N], in the order of the split."""
+    model, s, attack = Small(), split(26), PGD(0.1, steps=2)
+
+    def at_each_iterate(x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([predict(model, z) for z, _ in attack.path(model, x, y, eps=0.0)])
+
+    found = per_image(model, s, at_each_iterate, batch=10)
+    assert found.shape == (3, 26) and torch.equal(found[1], predict(model, s.images()))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_attack_has_a_name_and_a_budget(name: str) -> None:
+    own, other = named(name), named(name, 0.5)
+    assert other == own.at(0.5) != own and other.eps == 0.5
+    assert ("weak" in reaches(other)) == isinstance(other, PGD) * (name != "pgd20-adult")
+    with pytest.raises(CourseError, match="Did you mean"):
+        named(name + "x")
+
+
 def recovering(attack: PGD, model: nn.Module, s: Split) -> tuple[Tensor, Tensor, Tensor]:
-    """Which images are wrong at z_K, which at any iterate, and which of these recover; all from the
-    path."""
-    wrong = predict(model, s.images(), s.y) != s.y
-    # images that are wrong when clean need no attack
+    """Which images are wrong at z_K, which at any iterate, and which of these recover."""
+    wrong = predict(model, s.images(), s.y) != s.y  # these need no attack
     last, ever, rest = wrong.clone(), wrong.clone(), ~wrong
     rights = torch.stack([right for _, right in attack.path(model, s.images(rest), s.y[rest],
                                                             generator=seeded(0))])
@@ -86,13 +116,10 @@ def test_early_on_and_off_agree_up_to_examples_that_recover(noise: float, at_lea
 
 def test_robust_errors_contain_standard_errors() -> None:
     model, test = trained_lenet()
-    r = evaluate(model, test.take(slice(0, 400)), PGD(steps=5), progress=False)
+    s = test.take(slice(0, 400))
+    r = evaluate(model, s, PGD(steps=5), progress=False)
     assert all(b >= 0 for b in r.bnd.wrong) and r.rob.mean > r.nat.mean + 0.05
-
-
-def test_no_budget_robust_is_standard() -> None:
-    model, test = trained_lenet()
-    r = evaluate(model, test.take(slice(0, 300)), PGD(eps=0, steps=3), progress=False)
+    r = evaluate(model, s, PGD(eps=0, steps=3), progress=False)
     assert r.rob == r.nat
 
 
@@ -111,28 +138,22 @@ def test_model_and_random_state_are_left_alone(early: bool) -> None:
         evaluate(model, split(), PGD(0.1, steps=2), early=early, progress=False)
 
 
-def test_a_masked_example_is_not_counted() -> None:
+def test_a_masked_example_is_not_counted_and_nothing_is_printed(
+        capfd: pytest.CaptureFixture[str]) -> None:
     s = Split(written(CLEAN), TRUTH, THREE)
     r = evaluate(Reader(), s.masked(2), PGD(eps=0, steps=1), progress=False)
     assert r.nat.counts == (2, 4, 2) and r.nat.wrong == (0, 1, 0)
-
-
-def test_progress_is_shown_or_not(capfd: pytest.CaptureFixture[str]) -> None:
-    evaluate(Small(), split(), PGD(0.1, steps=1), progress=False)
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
-    ("model", "s", "words", "say"),
-    [
-        (Small(), split(0), {}, "The split is empty"),
-        (Small(), split().take(torch.tensor([0, 3, 6])), {}, "no image of dog, frog"),
-        (Small(2), split(), {}, "2 classes apart, the data has 3 classes"),
-        (Small(4), split(), {}, "4 classes apart, the data has 3 classes"),
-        (Small(), split(shape=(1, 5, 5)), {}, "cannot take images of shape"),
-        (Small(), split(), {"batch": 0}, "batch size"),
-    ],
-)
+@pytest.mark.parametrize(("model", "s", "words", "say"), [
+    (Small(), split(0), {}, "The split is empty"),
+    (Small(), split().take(torch.tensor([0, 3, 6])), {}, "no image of dog, frog"),
+    (Small(2), split(), {}, "2 classes apart, the data has 3 classes"),
+    (Small(4), split(), {}, "4 classes apart, the data has 3 classes"),
+    (Small(), split(shape=(1, 5, 5)), {}, "cannot take images of shape"),
+    (Small(), split(), {"batch": 0}, "batch size"),
+])
 def test_bad_input(model: nn.Module, s: Split, words: dict[str, Any], say: str) -> None:
     with pytest.raises(CourseError, match=say):
         evaluate(model, s, PGD(0.1, steps=1), progress=False, **words)

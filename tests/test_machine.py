@@ -1,10 +1,17 @@
-"""Memory is kept: the same work after the setting makes the kernel hand out (nearly) no page
-again."""
+"""The device, the kernels' one hook, and memory that is kept: the same work after `keep_memory`
+makes the system hand out (nearly) no page again."""
 
+import os
 import subprocess
 import sys
 
 import pytest
+import torch
+from torch import nn
+
+from course_lib.attacks import PGD
+from course_lib.machine import device, kernels
+from tests.helpers import images, labels
 
 WORK = """
 import resource, sys, torch
@@ -22,8 +29,6 @@ print(faults())
 
 
 def run(word: str, **more: str) -> tuple[str, int]:
-    import os
-
     env = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | more
     said, faults = subprocess.run([sys.executable, "-c", WORK, word], capture_output=True,
                                   text=True, check=True, env=env).stdout.split()
@@ -31,12 +36,36 @@ def run(word: str, **more: str) -> tuple[str, int]:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
-def test_pages_are_kept():
-    said, kept = run("kept")
-    _, returned = run("untouched")
+def test_pages_are_kept_unless_the_user_has_set_the_allocator() -> None:
+    (said, kept), (_, returned) = run("kept"), run("untouched")
     assert said == "True" and kept < returned / 100 and returned > 9_000
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
-def test_what_the_user_set_stays():
     assert run("kept", MALLOC_TOP_PAD_="0")[0] == "False"
+
+
+def test_the_device_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for gpu, name in ((False, "cpu"), (True, "cuda")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        assert device().type == name
+
+
+def test_the_kernels_come_when_asked_for() -> None:
+    """Nothing imports them before, and COURSE_NATIVE=0 keeps them away altogether."""
+    code = ("import sys, torch; import course_lib.evaluation; from course_lib import models;"
+            "print('course_lib.native' in sys.modules);"
+            "models.build('lenet5')(torch.zeros(1, 1, 32, 32));"
+            "print('course_lib.native' in sys.modules)")
+    for value, loaded in (("1", "True"), ("0", "False")):
+        env = os.environ | {"COURSE_NATIVE": value}
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                              check=True, env=env).stdout.split()
+        assert said == ["False", loaded]
+    assert (kernels() is None) == (os.environ.get("COURSE_NATIVE") == "0")
+
+
+def test_channels_last_is_for_the_walk_only() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 10))
+    weight, before, strides = model[0].weight, model[0].weight.data_ptr(), set()
+    model[0].register_forward_pre_hook(lambda m, _: strides.add(m.weight.stride()))
+    PGD(steps=2)(model, images(5, (3, 32, 32)), labels(5))
+    assert strides == {(27, 1, 9, 3)}
+    assert model[0].weight is weight and weight.data_ptr() == before and weight.is_contiguous()

@@ -1,94 +1,247 @@
+"""Every network: its size, its layers by hand, its seed; and that memory layout and bfloat16 change
+nothing but the speed."""
+
+from itertools import pairwise
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from course_lib.attacks import OBJECTIVES, PGD, frozen, predict
+from course_lib.data import load
 from course_lib.errors import CourseError
-from course_lib.machine import device
-from course_lib.models import MODELS, build
-from tests.helpers import images, random_states, same_weights
+from course_lib.evaluation import evaluate
+from course_lib.methods import METHODS
+from course_lib.models import MODELS, Accelerated, Block, PreActResNet, build
+from course_lib.training import Optim, fit
+from course_lib.zoo import load_model
+from tests.helpers import images, left_alone, random_states, same_weights, seeded, split
 
 SHAPES = {"lenet5": (1, 32, 32), "small_cnn": (3, 32, 32), "table_mlp": (14,)}
+RESNETS = [name for name in MODELS if "resnet" in name]
+SMALL = "preact_resnet_s"
+
+
+def stages(widths: tuple[int, ...]) -> int:
+    """The blocks of a pre-activated network of two blocks per stage, counted by hand."""
+    found = 2 * (2 * 9 * widths[0] ** 2 + 2 * 2 * widths[0])
+    for a, b in pairwise(widths):
+        # three full convolutions, one that widens, four batch norms, and the shortcut's 1 x 1
+        found += 9 * a * b + 3 * 9 * b * b + 2 * a + 3 * 2 * b + a * b
+    return found
+
+
+# With ten classes, as published (ImageNet's with a thousand); a 7 x 7 stem of 64 channels has 7,680
+# weights more than a 3 x 3 one.
+SIZES = {"lenet5": 6 * 26 + 16 * (6 * 25 + 1) + 120 * (16 * 25 + 1) + 84 * 121 + 10 * 85,
+         "small_cnn": 32 * 28 + 64 * 289 + 64 * (64 * 64 + 1) + 10 * 65,
+         "table_mlp": 64 * 15 + 3 * 64 * 65 + 10 * 65,
+         "resnet18": 11_173_962, "preact_resnet18": 11_172_170, "wide_resnet28x10": 36_479_194,
+         SMALL: 27 * 16 + stages((16, 32, 64)) + 2 * 64 + 65 * 10,
+         "resnet18_imagenet": 11_689_512, "preact_resnet18_imagenet": 11_172_170 + 7_680,
+         "wide_resnet28x10_imagenet": 36_479_194 + 16 * 3 * (49 - 9)}
+
+
+def size(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_build_gives_logits_of_the_asked_classes(name: str) -> None:
-    assert build(name, classes=7).eval()(images(2, SHAPES.get(name, (3, 32, 32)))).shape == (2, 7)
+def test_sizes_as_published(name: str) -> None:
+    model = build(name, classes=1000 if name == "resnet18_imagenet" else 10)
+    assert size(model) == SIZES[name]
+    assert SIZES["lenet5"] == 61_706 and SIZES[SMALL] == 175_066
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_build_depends_on_its_seed_alone(name: str) -> None:
-    first = build(name, seed=3)
+    first = build(name, seed=3, classes=7)
     torch.rand(5)
     before = random_states()
-    assert same_weights(first, build(name, seed=3)) and not same_weights(first, build(name, seed=4))
+    assert same_weights(first, build(name, seed=3, classes=7))
+    assert not same_weights(first, build(name, seed=4, classes=7))
     assert before == random_states()
-
-
-def test_lenet5_is_the_reports() -> None:
-    """6-16-120 of 5 x 5, 84, 10: every layer's parameters, counted by hand."""
-    counts = [p.numel() for p in build("lenet5").parameters()]
-    by_hand = [6 * 25, 6, 16 * 6 * 25, 16, 120 * 16 * 25, 120, 84 * 120, 84, 10 * 84, 10]
-    assert counts == by_hand and sum(by_hand) == 61_706
-
-
-@pytest.mark.parametrize(
-    ("name", "by_hand"),
-    [
-        ("small_cnn", 32 * 28 + 64 * 289 + 64 * (64 * 64 + 1) + 10 * 65),
-        ("table_mlp", 64 * 15 + 3 * 64 * 65 + 2 * 65),
-    ],
-)
-def test_sizes_of_the_small_networks(name: str, by_hand: int) -> None:
-    assert sum(p.numel() for p in build(name).parameters()) == by_hand < 300_000
+    assert first.eval()(images(2, SHAPES.get(name, (3, 32, 32)))).shape == (2, 7)
 
 
 def test_lenet5_layer_by_layer() -> None:
     """Against the same network written as a list of torch's own layers."""
-    model = build("lenet5", seed=1)
-    layers = nn.Sequential(
-        model.conv1,
-        nn.Tanh(),
-        nn.AvgPool2d(2),
-        model.conv2,
-        nn.Tanh(),
-        nn.AvgPool2d(2),
-        model.conv3,
-        nn.Tanh(),
-        nn.Flatten(),
-        model.fc1,
-        nn.Tanh(),
-        model.fc2,
-    )
-    x = images(3, (1, 32, 32))
-    torch.testing.assert_close(model(x), layers(x), rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(model(x).sum(1), torch.ones(3))  # logits, not probabilities
-
-
-def test_input_gradient_reaches_every_pixel() -> None:
-    x = images(2, (1, 32, 32)).requires_grad_()
-    loss: Tensor = F.cross_entropy(build("lenet5")(x), torch.tensor([0, 1]))
+    m, x = build("lenet5", seed=1), images(3, (1, 32, 32))
+    layers = nn.Sequential(m.conv1, nn.Tanh(), nn.AvgPool2d(2), m.conv2, nn.Tanh(), nn.AvgPool2d(2),
+                           m.conv3, nn.Tanh(), nn.Flatten(), m.fc1, nn.Tanh(), m.fc2)
+    torch.testing.assert_close(m(x), layers(x), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(m(x).sum(1), torch.ones(3))  # logits, not probabilities
+    x.requires_grad_()
+    loss: Tensor = F.cross_entropy(m(x), torch.arange(3))
     loss.backward()
-    assert (x.grad != 0).all()
+    assert (x.grad != 0).all()  # the gradient reaches every pixel
 
 
-@pytest.mark.parametrize(
-    ("words", "say"),
-    [
-        ({"name": "resnet"}, "lenet5"),
-        ({"name": "lenet5", "classes": 1}, "2 or more"),
-        ({"name": "lenet5", "classes": 2.5}, "whole number"),
-        ({"name": "lenet5", "channels": 0}, "1 or more"),
-        ({"name": "lenet5", "seed": -1}, "0 or more"),
-        ({"name": "lenet5", "width": 10}, "width; it takes classes=, channels="),
-    ],
-)
-def test_bad_input(words: dict, say: str) -> None:
+@pytest.mark.parametrize(("words", "say"), [
+    ({"name": "resnet"}, "lenet5"), ({"name": "lenet5", "classes": 1}, "2 or more"),
+    ({"name": "lenet5", "classes": 2.5}, "whole number"),
+    ({"name": "lenet5", "channels": 0}, "1 or more"), ({"name": "lenet5", "seed": -1}, "0 or more"),
+    ({"name": "lenet5", "width": 10}, "width; it takes classes=, channels="),
+])
+def test_bad_input(words: dict[str, Any], say: str) -> None:
     with pytest.raises(CourseError, match=say):
         build(**words)
 
 
-def test_the_device_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for there, name in ((False, "cpu"), (True, "cuda")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
-        assert device().type == name
+# --- residual networks
+
+
+def input_gradient(model: nn.Module, x: Tensor) -> Tensor:
+    with frozen(model):
+        z = x.clone().requires_grad_()
+        loss = F.cross_entropy(model(z), torch.arange(len(x)), reduction="sum")
+        return torch.autograd.grad(loss, z)[0]
+
+
+def trained_a_little(name: str = SMALL, seed: int = 0) -> nn.Module:
+    """After three steps of training batch norm has averages of its own, so that eval mode is
+    another function than train mode."""
+    model = build(name, seed=seed, classes=3)
+    fit(model, METHODS["natural"](), split(24, (3, 8, 8)), epochs=1, optim=Optim(batch=8), seed=0,
+        progress=False)
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", RESNETS)
+def test_more_classes_and_channels(name: str) -> None:
+    """A class costs a row of the last layer, a channel a slice of the first; nothing else depends
+    on them."""
+    first, last = {"resnet18": (64, 512), "preact_resnet18": (64, 512),
+                   "wide_resnet28x10": (16, 640), SMALL: (16, 64)}[name.removesuffix("_imagenet")]
+    stem = first * (49 if name.endswith("imagenet") else 9)
+    grey = build(name, classes=10, channels=1)
+    assert size(build(name, classes=100)) - size(grey) == 90 * (last + 1) + 2 * stem
+    assert grey.eval()(images(1, (1, 16, 16))).shape == (1, 10)
+
+
+@pytest.mark.parametrize(("name", "pixels", "sides"), [
+    ("resnet18", 32, [32, 16, 8, 4]), ("resnet18_imagenet", 160, [40, 20, 10, 5]),
+    ("preact_resnet18", 32, [32, 16, 8, 4]), ("preact_resnet18_imagenet", 160, [40, 20, 10, 5]),
+    ("wide_resnet28x10", 16, [16, 8, 4]), (SMALL, 32, [32, 16, 8]), (SMALL, 45, [45, 23, 12]),
+])
+def test_the_picture_shrinks_stage_by_stage(name: str, pixels: int, sides: list[int]) -> None:
+    model, found = build(name, classes=3).eval(), []
+    kind = type(model.net.layer1[0]) if hasattr(model, "net") else Block
+    for module in model.modules():
+        if isinstance(module, kind):
+            module.register_forward_hook(lambda m, x, out: found.append(out.shape[-1]))
+    assert model(images(1, (3, pixels, pixels))).shape == (1, 3)
+    assert found == [side for side in sides for _ in range(4 if name.startswith("wide") else 2)]
+
+
+def test_resnet18_is_torchvisions() -> None:
+    model = build("resnet18_imagenet", classes=7).eval()
+    from torchvision.models import resnet18
+
+    theirs = resnet18(num_classes=7).eval()
+    theirs.load_state_dict(model.net.state_dict())
+    x = images(2, (3, 64, 64))
+    torch.testing.assert_close(model(x), theirs(2 * x - 1))
+
+
+@pytest.mark.parametrize(("inside", "outside", "stride"), [(4, 4, 1), (4, 6, 1), (4, 6, 2)])
+def test_a_block_by_hand(inside: int, outside: int, stride: int) -> None:
+    block, x = Block(inside, outside, stride).eval(), images(2, (inside, 8, 8)) - 0.5
+    with torch.no_grad():
+        for bn in (block.bn1, block.bn2):
+            for t, low, high in ((bn.running_mean, -1, 1), (bn.running_var, 0.5, 2),
+                                 (bn.weight, 0.5, 2), (bn.bias, -1, 1)):
+                t.uniform_(low, high)
+
+    def normal(bn: nn.BatchNorm2d, x: Tensor) -> Tensor:
+        mean, var, w, b = (v[:, None, None] for v in (bn.running_mean, bn.running_var, bn.weight,
+                                                      bn.bias))
+        return (x - mean) / (var + 1e-5).sqrt() * w + b
+
+    a = normal(block.bn1, x).relu()
+    b = normal(block.bn2, F.conv2d(a, block.conv1.weight, stride=stride, padding=1)).relu()
+    past = x
+    if stride > 1 or inside != outside:
+        past = F.conv2d(a, block.shortcut.weight, stride=stride)
+    torch.testing.assert_close(block(x), F.conv2d(b, block.conv2.weight, padding=1) + past)
+
+
+def test_the_shapes_of_the_family_are_data() -> None:
+    class Tiny(PreActResNet):
+        stem, widths, depth = 2, (2, 3), 1
+
+    assert [type(m) for m in Tiny(4).blocks] == [Block, Block]
+    assert Tiny(4)(images(2, (3, 5, 7))).shape == (2, 4)
+
+
+def test_the_layout_in_memory_changes_nothing_but_itself() -> None:
+    model, x, layouts, found = trained_a_little(), images(3, (3, 16, 16)), [], []
+    hook = model.blocks[0].conv1.register_forward_hook(
+        lambda m, given, out: layouts.append(out.is_contiguous(memory_format=torch.channels_last)))
+    for layout in (torch.channels_last, torch.contiguous_format):
+        model.memory_format = layout
+        found.append((model(x), input_gradient(model, x)))
+    hook.remove()
+    assert layouts == [True, True, False, False]
+    assert all(p.is_contiguous() for p in model.parameters())
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+# --- bfloat16
+
+
+def test_bfloat16_is_near() -> None:
+    """Three significant digits: most signs of the input gradient, which is what an attack takes."""
+    model, x = trained_a_little(), images(3, (3, 16, 16))
+    fast = Accelerated(model)
+    exact, near = input_gradient(model, x), input_gradient(fast, x)
+    assert fast(x).dtype == near.dtype == torch.float32 and not torch.equal(exact, near)
+    torch.testing.assert_close(fast(x), model(x), rtol=0.05, atol=0.05)
+    assert (exact.sign() == near.sign()).float().mean() > 0.9
+    assert torch.equal(Accelerated(model, bf16=False)(x), model(x))
+    assert [id(p) for p in fast.parameters()] == [id(p) for p in model.parameters()]
+
+
+def test_an_attack_in_bfloat16_is_judged_where_it_ends() -> None:
+    """The first iterate that is wrong in bfloat16 is often right in float32: it would let images
+    off."""
+    model, attack = load_model("cifar10/pgd-at"), PGD(steps=10, bf16=True)
+    test = load("cifar10", limit=1000).test.per_class(20)
+    right = predict(model, test.images(), test.y) == test.y
+    x, y = test.images(right), test.y[right]
+    walk = attack.walk(model, x, y, generator=seeded(0), stop=True)
+    let_off, to_the_end = (int((predict(model, z, y) == y).sum()) for z in (
+        walk.first_wrong, attack(model, x, y, generator=seeded(0))))
+    assert to_the_end < let_off
+    rob = evaluate(model, test, attack, progress=False).rob
+    assert rob.mean == pytest.approx(1 - to_the_end / len(test))
+
+
+@pytest.mark.parametrize("objective", ["ce", "kl"])
+def test_pgd_in_bfloat16(objective: str) -> None:
+    """The same draws and ball as PGD, as strong a walk, and it leaves the model alone."""
+    model, x, y = trained_a_little().train(), images(3, (3, 16, 16)), torch.arange(3)
+    fast, exact = PGD(steps=3, objective=objective, bf16=True), PGD(steps=3, objective=objective)
+    with left_alone(model):
+        walk, path = fast.walk(model, x, y), [z for z, _ in fast.path(model, x, y)]
+    z, slow = fast(model, x, y), exact(model, x, y)
+    assert len(path) == 4 and torch.equal(z, walk.last) and torch.equal(z, path[-1])
+    assert not torch.equal(z, slow) and fast.at(0.1).bf16
+    assert (z - x).abs().max() <= 8 / 255 + 1e-6 and z.min() >= 0 and z.max() <= 1
+    clean = model.eval()(x).log_softmax(1)
+    start, low, high = (OBJECTIVES[objective](model(k), y, clean).sum().item()
+                        for k in (x, z, slow))
+    assert high - start > 0.01 and low - start == pytest.approx(high - start, rel=0.05)
+
+
+def test_training_in_bfloat16() -> None:
+    """A whole model may be trained so as well; its weights stay float32."""
+    model = build(SMALL, classes=3)
+    before = [p.clone() for p in model.parameters()]
+    fit(Accelerated(model), METHODS["pgd_at"](PGD(steps=1)), split(8, (3, 8, 8)), epochs=1,
+        optim=Optim(batch=8), seed=0, progress=False)
+    for a, b in zip(before, model.parameters(), strict=True):
+        assert b.dtype == torch.float32 and torch.isfinite(b).all() and not torch.equal(a, b)

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from course_lib import recipes
-from course_lib.attacks import ATTACKS, NAMED, PGD, predict
+from course_lib.attacks import ATTACKS, PGD, predict
 from course_lib.data import LOADERS, load
 from course_lib.errors import CourseError
-from course_lib.evaluation import evaluate
+from course_lib.evaluation import evaluate, named
 from course_lib.fairness import Report, Spread
 from course_lib.lab.sweep import waves
 from course_lib.methods import METHODS
@@ -40,7 +40,7 @@ def test_names_only_what_there_is(name: str) -> None:
     r = RECIPES[name]
     assert (r.dataset in LOADERS and r.transform in TRANSFORMS and r.model in MODELS
             and r.epochs >= 1 and r.seeds >= 1 and r.about)
-    assert type(r.method) is METHODS[r.method.name] and all(0 < eps < (100 if NAMED[a].scale else 1)
+    assert type(r.method) is METHODS[r.method.name] and all(0 < eps < (100 if named(a).scale else 1)
                                                             for a, eps in r.examination)
     for first in r.needs:
         assert RECIPES[first].weights and RECIPES[first].seeds >= r.seeds and not RECIPES[

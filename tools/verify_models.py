@@ -26,10 +26,9 @@ import safetensors.torch
 import torch
 from tqdm.auto import tqdm
 
-from course_lib.attacks import NAMED
 from course_lib.data import Split, load
-from course_lib.errors import CourseError, pick
-from course_lib.evaluation import evaluate
+from course_lib.errors import CourseError
+from course_lib.evaluation import NAMED, evaluate, named
 from course_lib.fairness import Errors, Report, wilson
 from course_lib.files import cache_dir, inside
 from course_lib.machine import keep_memory, one_thread
@@ -60,7 +59,8 @@ def tasks(patterns: Iterable[str] = (), root: Path | None = None,
             data = record["made_from"]["recipe"]["dataset"]
             most = len(images_here(data)) if fetched or data not in EMBEDDED else EMBEDDED[data]
             found += [(name, int(seed), row, data) for row in report_rows(record, name)
-                      if row["attack"] in NAMED and images(row) <= most]
+                      if row["attack"] in NAMED and row["attack"] != "autoattack"
+                      and images(row) <= most]
     return found
 
 
@@ -92,7 +92,7 @@ def differences(task: Task, root: Path | None = None, test: Split | None = None)
     if sum(told.nat.counts) != len(test):
         raise CourseError(f"{name}, seed {seed}: its report counts {sum(told.nat.counts)} images, "
                           f"the embedded test set has {len(test)}.")
-    attack = pick(NAMED, told.attack, "attack").at(told.eps)
+    attack = named(told.attack, told.eps)
     found = evaluate(load_model(name, seed=seed, root=root), test, attack, name=told.attack,
                      flips=told.flips is not None, progress=False)
     what = f"{name}, seed {seed}, {told.attack} at {budget(told.eps)}"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from course_lib import data
+from course_lib.attacks import PGD
 from course_lib.data import Dataset, Split, halves
 from course_lib.datasets import sources
 from course_lib.errors import CourseError
@@ -53,6 +54,7 @@ FEATURES = tuple(COLUMNS)
 WORDS = {f: tuple(c.split()) for f, c in COLUMNS.items() if isinstance(c, str)}
 BOUNDS = tuple((0, len(WORDS[f]) - 1) if isinstance(c, str) else c for f, c in COLUMNS.items())
 UNITS = tuple(1 / (high - low) for low, high in BOUNDS)  # one of the files' units, scaled
+ATTACK = PGD(10, 10 / 8, scale=UNITS)  # budgets and steps in the files' own units
 # the names behind the numbers in `Split.groups`
 GROUPS = {"gender": WORDS["sex"], "race": WORDS["race"]}
 

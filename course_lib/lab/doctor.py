@@ -22,7 +22,6 @@ from course_lib import colab, data, fetch, files, native
 from course_lib.errors import CourseError
 from course_lib.files import inside
 from course_lib.machine import keep_memory
-from course_lib.native import build as kernel
 from course_lib.shelf import manifest, models_dir, parse_json, released, verified
 from course_lib.tables import Table
 
@@ -166,16 +165,8 @@ def native_kernel() -> Iterator[Finding]:
         yield Finding("C++ kernel", "warn", "turned off by COURSE_NATIVE=0",
                       "Unset it: LeNet-5 is several times faster.")
     else:
-        yield Finding("C++ kernel", "warn", _why_none(),
+        yield Finding("C++ kernel", "warn", native.reason(),
                       "PyTorch does the same, slower; to have it: apt-get install g++.")
-
-
-def _why_none() -> str:
-    try:
-        kernel._kept(kernel.folder(), kernel.compiler())
-        return "it could not be had, but now it can: start again"
-    except (kernel.BuildError, OSError) as e:
-        return str(e)
 
 
 def disk() -> Iterator[Finding]:

@@ -20,10 +20,9 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from course_lib.autoattack import named
 from course_lib.data import Split, load
 from course_lib.errors import CourseError, matching, pick, whole
-from course_lib.evaluation import tally, verdicts
+from course_lib.evaluation import named, tally, verdicts
 from course_lib.files import write_together
 from course_lib.machine import device, keep_memory, one_thread
 from course_lib.recipes import RECIPES, TRANSFORMS

@@ -1,5 +1,5 @@
-// LeNet-5 (tanh, average pooling) and its PGD walk, for one CPU. The equations are those of models.py and attacks.py. Behind them two
-// small doors: FAB's projection, and batch normalisation with ReLU.
+// LeNet-5 (tanh, average pooling) and its PGD walk, for one CPU. The equations are those of models.py and attacks.py. Behind them one
+// small door: batch normalisation with ReLU.
 //
 // Why it is fast
 // --------------
@@ -35,7 +35,6 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -395,7 +394,7 @@ inline void softmax_back(int classes, const V* z, I big, const V* q, V* g) {
     for (int j = 0; j < classes; ++j) g[j] = big == j ? -others : g[j];
 }
 
-struct WalkCall {  // mirrors native/__init__.py
+struct WalkCall {  // mirrors _WalkCall in __init__.py
     const float* const* parameters;
     const float *x, *z0, *noise, *clean, *eps, *step_size;
     const int64_t* y;
@@ -611,7 +610,7 @@ struct Free {
     void operator()(Sums* s) const { std::free(s); }
 };
 
-struct PassCall {  // mirrors native/__init__.py; null where not wanted
+struct PassCall {  // mirrors _PassCall in __init__.py; null where not wanted
     const float* const* parameters;
     const float *x, *glogits;
     float *logits, *gx, *gparameters;
@@ -657,54 +656,11 @@ void pass_backward(const PassCall& c, Workspace& s, Sums* sums, int64_t block) {
     sums->dense<N4>(k.h4, s.glogits, c.classes, sums->w5, sums->b5);
 }
 
-// ------------------------------------------------------------------------------------------------------- FAB's projection
-
-struct HalfspaceCall {  // mirrors HalfspaceCall in __init__.py
-    const float *points, *w, *b;  // [n, size], [n, size], [n]
-    float* moves;  // [n, size]
-    int64_t n, size;
-    int32_t threads;
-};
-
-// The smallest move (l-infinity) from t onto w.t = b that stays within [0, 1]; where there is none, into the corner nearest to it.
-// With r_i the room of pixel i towards the plane, |w|.min(r, far) = |w.t - b| is concave in far: Newton's steps from 0 never overshoot.
-void nearest(const float* t, const float* w, float b, float* room, float* move, int64_t size) {
-    float away = 0;
-#pragma omp simd reduction(+ : away)
-    for (int64_t i = 0; i < size; ++i) away += w[i] * t[i];
-    away -= b;
-    const float side = away >= 0 ? 1.f : -1.f, need = std::abs(away);
-#pragma omp simd
-    for (int64_t i = 0; i < size; ++i) {
-        const float v = w[i] * side;
-        room[i] = v > 0 ? t[i] : v < 0 ? 1 - t[i] : 0;
-    }
-    float far = 0;
-    for (int64_t k = 0; k < size; ++k) {
-        float gone = 0, slope = 0;
-#pragma omp simd reduction(+ : gone, slope)
-        for (int64_t i = 0; i < size; ++i) {
-            const float v = std::abs(w[i]);
-            gone += v * std::min(room[i], far);
-            slope += room[i] > far ? v : 0;
-        }
-        if (!(slope > 0)) break;  // no pixel has room left
-        const float step = (need - gone) / slope;
-        if (!(step > 1e-6f * far)) break;
-        far += step;
-    }
-#pragma omp simd
-    for (int64_t i = 0; i < size; ++i) {
-        const float d = std::min(room[i], far);
-        move[i] = w[i] * side < 0 ? d : -d;
-    }
-}
-
 // ------------------------------------------------------------------------------------- batch normalisation, then ReLU
 
 // Both and their derivative in one pass over memory each, where PyTorch makes two and three: a residual network on a CPU waits for
 // memory longer than it multiplies. Channels lie last, a multiple of W; values are float32 or bfloat16, sums float32.
-struct NormCall {  // mirrors NormCall in norm.py
+struct NormCall {  // mirrors _NormCall in norm.py
     const float *scale, *shift;  // [channels]
     const void *x, *a, *g, *past;  // [n, channels]; past may be null
     void* out;  // a from x; or, where g is given, grad_x from a, grad_a = g and the gradient that comes past the two
@@ -791,20 +747,6 @@ int lenet_pass(const PassCall* call) {  // backward where glogits are given, els
     if (failed || !call->gparameters) return failed;
     for (const auto& s : sums) s->add_to(call->gparameters, call->channels, call->classes);  // zeros before
     return 0;
-}
-
-int fab_nearest(const HalfspaceCall* call) {
-    const int parts = int(std::min<int64_t>(call->threads, call->n));
-    std::atomic<int> failed{0};
-    parallel(parts, [&](int part) {
-        const std::unique_ptr<float[]> room(new (std::nothrow) float[call->size]);
-        if (!room) return void(failed = 1);
-        for (int64_t k = call->n * part / parts; k < call->n * (part + 1) / parts; ++k) {
-            const int64_t at = k * call->size;
-            nearest(call->points + at, call->w + at, call->b[k], room.get(), call->moves + at, call->size);
-        }
-    });
-    return failed;
 }
 
 int relu_of_norm(const NormCall* call) {

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from course_lib.attacks import ATTACKS
-from course_lib.autoattack import EXAMINERS, AutoAttack
+from course_lib.autoattack import AutoAttack
 from course_lib.data import load
 from course_lib.errors import CourseError
-from course_lib.evaluation import evaluate
+from course_lib.evaluation import NAMED, evaluate
 from course_lib.fairness import Report
 from course_lib.lab import examine as examination
 from course_lib.lab.examine import examine_stored
@@ -210,7 +210,7 @@ def test_a_model_trained_anew_meanwhile(models: Path, monkeypatch: pytest.Monkey
 
 def test_autoattack_in_its_own_batches(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = AutoAttack(attacks=("apgd-ce",), batch=8)
-    monkeypatch.setitem(EXAMINERS, "autoattack", quick)
+    monkeypatch.setitem(NAMED, "autoattack", quick)
     (row,) = call(models, attacks=["autoattack"], seeds=1)
     assert row["attack"] == "autoattack" and row["eps"] == 8 / 255 and len(batch_files(models)) == 2
     assert all(n <= r for n, r in zip(row["nat"], row["rob"], strict=True))

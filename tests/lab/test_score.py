@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib.attacks import NAMED, PGD, predict
+from course_lib.attacks import PGD, predict
 from course_lib.data import Split, load
 from course_lib.datasets.adult import GROUPS, UNITS, balanced
 from course_lib.errors import CourseError
-from course_lib.evaluation import evaluate
+from course_lib.evaluation import evaluate, named
 from course_lib.fairness import Errors, Report
 from course_lib.lab import examine as examination
 from course_lib.lab.score import ESTIMATORS, PLANS, Plan, Search, confidences, cru_s_row, eou_row, least_row, plan_of, score_stored
@@ -228,7 +228,7 @@ def test_a_single_class_is_told_everywhere(adult: tuple[torch.nn.Module, Split])
     model, test = adult
     poor = test.take(test.y == 0)
     with pytest.raises(CourseError, match="holds no image of >50K"):
-        evaluate(model, poor, NAMED["pgd20-adult"], progress=False)
+        evaluate(model, poor, named("pgd20-adult"), progress=False)
     with pytest.raises(CourseError, match="No row of >50K"):
         balanced(poor)
 
@@ -236,9 +236,9 @@ def test_a_single_class_is_told_everywhere(adult: tuple[torch.nn.Module, Split])
 def test_a_report_on_adult_bears_eps_in_its_own_units(adult: tuple[torch.nn.Module, Split]) -> None:
     model, test = adult
     few = test.per_class(50)
-    report = evaluate(model, few, NAMED["pgd20-adult"].at(15), name="pgd20-adult", progress=False)
-    assert report.eps == 15 and NAMED["pgd20-adult"].scale == UNITS
-    within = NAMED["pgd20-adult"](model, few.x, few.y)
+    report = evaluate(model, few, named("pgd20-adult").at(15), name="pgd20-adult", progress=False)
+    assert report.eps == 15 and named("pgd20-adult").scale == UNITS
+    within = named("pgd20-adult")(model, few.x, few.y)
     assert ((within - few.x).abs() <= 10 * torch.tensor(UNITS) + 1e-6).all()
 
 

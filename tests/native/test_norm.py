@@ -18,8 +18,7 @@ from course_lib.models import build
 from course_lib.native import norm as kernel
 from course_lib.native import relu_of_norm
 
-needs_kernel = pytest.mark.skipif(native.library() is None,
-                                  reason="no C++ compiler here, or COURSE_NATIVE=0")
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here")
 HALF = torch.bfloat16
 
 
@@ -52,10 +51,8 @@ def served(norm: nn.BatchNorm2d, x: Tensor) -> bool:
     return bool(calls)
 
 
-@needs_kernel
 @given(some.integers(1, 4), some.sampled_from([16, 32, 48, 160]), some.integers(1, 7),
-       some.integers(1, 7), some.integers(1, 3),
-       some.integers(0, 100))
+       some.integers(1, 7), some.integers(1, 3), some.integers(0, 100))
 def test_the_same_as_pytorch(n: int, channels: int, height: int, width: int, threads: int,
                              seed: int) -> None:
     norm, x = a_norm(channels, seed), values((n, channels, height, width), seed + 1)
@@ -83,7 +80,6 @@ def by_hand(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
     return s * x + t, s
 
 
-@needs_kernel
 @pytest.mark.parametrize(("through", "past"), [(True, True), (True, False), (False, True)])
 def test_the_gradients_by_hand(through: bool, past: bool) -> None:
     """d/dx sum(g relu(s x + t) + h x) = s g where s x + t > 0, plus h: of both, and where only one
@@ -91,15 +87,14 @@ def test_the_gradients_by_hand(through: bool, past: bool) -> None:
     norm, x, g, h = a_norm(16), *(values((2, 16, 3, 3), seed) for seed in (1, 2, 3))
     z = x.clone().requires_grad_()
     outputs = relu_of_norm(norm, z)
-    used = [(out * weight).sum() for out, weight,
-            wanted in zip(outputs, (g, h), (through, past), strict=True) if wanted]
+    used = [(out * weight).sum() for out, weight, wanted
+            in zip(outputs, (g, h), (through, past), strict=True) if wanted]
     v, s = by_hand(norm, x)
     wanted = through * s * g * (v > 0) + past * h
-    torch.testing.assert_close(torch.autograd.grad(torch.stack(used).sum(), z)[0], wanted,
-                               atol=1e-5, rtol=1e-4)
+    (found,) = torch.autograd.grad(torch.stack(used).sum(), z)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 
 
-@needs_kernel
 def test_a_gradient_that_lies_otherwise() -> None:
     norm, x = a_norm(16), values((2, 16, 4, 5), 1)
     found = []
@@ -114,23 +109,21 @@ def test_a_gradient_that_lies_otherwise() -> None:
     torch.testing.assert_close(spread, (s * (v > 0)).expand_as(x))
 
 
-@needs_kernel
 def test_bfloat16_is_rounded_once() -> None:
     """Sums are float32; what is stored is the nearest bfloat16, ties to even, as PyTorch rounds."""
     x = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(HALF)  # every bfloat16 there is
     x = x.reshape(-1, 16, 1, 1).contiguous(memory_format=torch.channels_last)
     scale, shift = torch.full((16,), 1 + 3 / 512), torch.zeros(16)
-    found = kernel._pass(scale, shift=shift, x=x)
+    found = kernel._pass(x, scale, shift=shift, x=x)
     wanted = (x.float() * scale[0]).relu().to(HALF)
     assert torch.equal(found.isnan(), wanted.isnan()) and found.isnan().any()
     torch.testing.assert_close(found.nan_to_num(-1), wanted.nan_to_num(-1), atol=0, rtol=0)
     norm, z = a_norm(32), values((2, 32, 5, 5), 1, HALF).requires_grad_()
     a, _ = relu_of_norm(norm, z)
-    assert a.dtype == HALF and torch.equal(a.detach(),
-                                           by_hand(norm, z.detach().float())[0].relu().to(HALF))
+    assert a.dtype == HALF
+    assert torch.equal(a.detach(), by_hand(norm, z.detach().float())[0].relu().to(HALF))
 
 
-@needs_kernel
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
 def test_nan_is_not_hidden(dtype: torch.dtype) -> None:
     norm, x = a_norm(16), values((1, 16, 2, 2), 1, dtype)
@@ -138,12 +131,11 @@ def test_nan_is_not_hidden(dtype: torch.dtype) -> None:
     a = relu_of_norm(norm, x)[0]
     assert a.isnan().sum() == 1 and a[0, 3, 0, 1].isnan()
     z = x.clone().requires_grad_()
-    (g,) = torch.autograd.grad(relu_of_norm(norm, z)[0].nan_to_num().sum() + (z * torch.nan).sum(),
-                               z)
+    loss = relu_of_norm(norm, z)[0].nan_to_num().sum() + (z * torch.nan).sum()
+    (g,) = torch.autograd.grad(loss, z)
     assert g.isnan().all()
 
 
-@needs_kernel
 def test_second_derivatives() -> None:
     """Of a gradient's square, through PyTorch's operations: the kernel's own are not asked."""
     found = []
@@ -155,38 +147,22 @@ def test_second_derivatives() -> None:
     torch.testing.assert_close(*found, atol=1e-3, rtol=1e-3)
 
 
-def _training(norm: nn.BatchNorm2d) -> None:
-    norm.train()
+OTHERS: dict[str, Callable[[nn.BatchNorm2d], object]] = {
+    "training": lambda norm: norm.train(),
+    "parameters that learn": lambda norm: norm.requires_grad_(True),
+    "a hook": lambda norm: norm.register_forward_hook(lambda m, x, out: out + 1),
+    "another forward": lambda norm: setattr(norm, "forward", lambda x: x),
+}
 
 
-def _wanted(norm: nn.BatchNorm2d) -> None:
-    norm.requires_grad_(True)
-
-
-def _hooked(norm: nn.BatchNorm2d) -> None:
-    norm.register_forward_hook(lambda m, x, out: out + 1)
-
-
-def _replaced(norm: nn.BatchNorm2d) -> None:
-    norm.forward = lambda x: x  # type: ignore[method-assign]
-
-
-OTHERS: dict[str, Callable[[nn.BatchNorm2d], None]] = {"training": _training,
-                                                       "parameters that learn": _wanted,
-                                                       "a hook": _hooked,
-                                                       "another forward": _replaced}
-
-
-@needs_kernel
 @pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
-def test_what_is_not_served(change: Callable[[nn.BatchNorm2d], None]) -> None:
+def test_what_is_not_served(change: Callable[[nn.BatchNorm2d], object]) -> None:
     norm, x = a_norm(16), values((2, 16, 3, 3), 1)
     assert served(norm, x)
     change(norm)
     assert not served(norm, x)
 
 
-@needs_kernel
 def test_inputs_that_are_not_served() -> None:
     x = values((2, 16, 3, 3), 1)
     assert not served(a_norm(16), x.contiguous())  # channels first
@@ -201,7 +177,6 @@ def test_inputs_that_are_not_served() -> None:
         assert not served(a_norm(16), x)
 
 
-@needs_kernel
 @pytest.mark.parametrize("bf16", [False, True])
 def test_an_attack_on_a_residual_network(bf16: bool) -> None:
     """The same landmarks as PyTorch's, but for what rounding decides; and the kernel is asked at

@@ -1,0 +1,80 @@
+"""What a model answers to images: its logits or predictions, or a CourseError in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.errors import CourseError
+
+
+def predict(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
+    """The predicted classes, in eval mode."""
+    with torch.no_grad(), frozen(model):
+        return logits_of(model, check_images(x, y), y).argmax(1)
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[nn.Module]:
+    """The model in eval mode with fixed parameters; afterwards every mode and flag is as before."""
+    modes = [(m, m.training) for m in model.modules()]
+    flags = [(p, p.requires_grad) for p in model.parameters()]
+    try:
+        yield model.eval().requires_grad_(False)
+    finally:
+        for m, mode in modes:
+            m.training = mode
+        for p, flag in flags:
+            p.requires_grad_(flag)
+
+
+def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
+    """f(x), or a CourseError where images or labels do not fit the model."""
+    try:
+        logits = model(x)
+    except RuntimeError as e:
+        if not any(word in str(e) for word in ("shape", "size", "channels")):
+            raise
+        raise CourseError(f"{type(model).__name__} cannot take images of shape {tuple(x.shape)}: "
+                          f"{e}") from None
+    top = -1 if y is None or not y.numel() else int(y.max())
+    if logits.ndim != 2 or top >= logits.shape[1]:
+        raise CourseError(f"{type(model).__name__} gives logits of shape {tuple(logits.shape)}, "
+                          f"labels run to {top}. Build it with classes= as the data set has.")
+    return logits
+
+
+def check_fit(model: nn.Module, x: Tensor, classes: int) -> None:
+    """A CourseError unless the model takes such images and has as many outputs as classes."""
+    with torch.no_grad(), frozen(model):
+        outputs = logits_of(model, check_images(x)).shape[1]
+    if outputs != classes:
+        raise CourseError(f"{type(model).__name__} tells {outputs} classes apart, the data has "
+                          f"{classes} classes. Build it with classes={classes}.")
+
+
+def check_images(x: Tensor, y: Tensor | None = None) -> Tensor:
+    """x, detached; a CourseError unless x holds images in [0, 1] and y one label per image."""
+    image = isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 1
+    # NaN fails both comparisons
+    if not image or (x.numel() and not (x.min() >= 0 and x.max() <= 1)):
+        raise CourseError("Images must be a floating-point tensor [B, C, H, W] in [0, 1]; given: "
+                          f"{_described(x)}. Divide bytes by 255 (images.float() / 255), and undo "
+                          "any normalisation.")
+    if y is not None and (not isinstance(y, Tensor) or y.dtype != torch.int64
+                          or y.shape != x.shape[:1] or (y < 0).any()):
+        raise CourseError(f"Labels must be {len(x)} whole numbers (int64, from 0), one per image; "
+                          f"given: {_described(y)}.")
+    return x.detach()
+
+
+def _described(given: Any) -> str:
+    if not isinstance(given, Tensor):
+        return type(given).__name__
+    ordered = given.numel() and not given.is_complex()
+    values = f", from {given.min():g} to {given.max():g}" if ordered else ""
+    return f"{given.dtype} of shape {tuple(given.shape)}{values}"
