@@ -1,12 +1,14 @@
 """CIFAR-10's embedded part; test_torchvision_sets.py reads the published files."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from course_lib import CourseError, data, load
+from course_lib import CourseError, load
+from course_lib.datasets import cifar10
 from course_lib.datasets.cifar10 import CIFAR10
 
 # the full set as arrays, on machines where somebody put it
@@ -25,15 +27,28 @@ def test_the_embedded_part() -> None:
 
 @pytest.mark.skipif(not HOME.is_file(), reason=f"the full CIFAR-10 is not in {HOME}")
 def test_the_embedded_images_are_those_of_the_full_set() -> None:
-    small = load("cifar10", limit=2000)
-    with np.load(HOME) as z:
-        x, y = torch.from_numpy(z["x_train"]), torch.from_numpy(z["y_train"]).long()
-        rows = {x.tobytes() for x in z["x_test"]}
-    train, val = data.halves(data.Split(x, y, CIFAR10), None, 0)
+    small, d = load("cifar10", limit=2000), load("cifar10", root=HOME.parent)
+    rows = {x.numpy().tobytes() for x in d.test.x}
     # as in stored records
-    assert train.digest().startswith("a5417ec56887d97f") and len(val) == 10_000
-    assert torch.equal(train.x[:1600], small.train.x) and torch.equal(val.x[:400], small.val.x)
+    assert d.train.digest().startswith("a5417ec56887d97f") and len(d.val) == 10_000
+    assert torch.equal(d.train.x[:1600], small.train.x) and torch.equal(d.val.x[:400], small.val.x)
     assert all(x.numpy().tobytes() in rows for x in small.test.x)
+
+
+def test_one_file_of_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Published pixels in one file, recognised by their own hash; anything else is refused."""
+    x = np.random.default_rng(0).integers(0, 256, (50, 3, 32, 32), np.uint8)
+    y = np.arange(50) % 10
+    path = tmp_path / "cifar10.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(CourseError, match="not the published CIFAR-10: the sha256 of its test"):
+        load("cifar10", root=tmp_path)
+    sha256 = hashlib.sha256(x.tobytes() + y.astype(np.int64).tobytes()).hexdigest()
+    monkeypatch.setattr(cifar10, "SHA256", {"train": sha256, "test": sha256})
+    assert torch.equal(load("cifar10", root=tmp_path).test.x, torch.from_numpy(x))
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(CourseError, match=r"cifar10.npz is damaged \(BadZipFile"):
+        load("cifar10", root=tmp_path)
 
 
 def test_more_than_is_embedded_is_never_a_smaller_set(tmp_path: Path,
