@@ -127,7 +127,7 @@ class StoredFiles:
 
     folder: Path
     kind: str  # "models", "curves" or "luf": where manifest.json has its entries
-    remake: str = "Restore it (git checkout)."  # what to do about a damaged manifest
+    remake: str  # what to do about a damaged file
 
     def entries(self) -> Entries:
         """What the manifest names; nothing where there is no manifest yet."""
@@ -163,7 +163,7 @@ class StoredFiles:
             return download(self.release().get(sha256, {}), in_cache(sha256), sha256, path)
         if (have := sha256_of(raw := read_bytes(path))) != sha256:
             raise CourseError(f"{path} is damaged: its sha256 is {have[:12]}…, the manifest says "
-                              f"{sha256[:12]}…. Restore it (git checkout) or run `make models`.")
+                              f"{sha256[:12]}…. {self.remake}")
         return raw
 
     def change(self, edit: Callable[[Entries], Mapping[str, bytes]]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import safetensors.torch
 from torch import nn
@@ -23,6 +23,9 @@ from course_lib.errors import CourseError, matching, pick
 from course_lib.fairness import Report, Spread
 from course_lib.files import Entries, StoredFiles, in_cache, inside, parse_json
 from course_lib.models import build
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Root = Path | str | None  # a folder of stored models; None is `models_dir()`
 Rows = Sequence[dict[str, Any]]  # the reports of one model, as its record stores them
@@ -45,7 +48,8 @@ def models_dir() -> Path:
 
 def model_files(root: Root = None) -> StoredFiles:
     """The folder of stored models."""
-    return StoredFiles(Path(root or models_dir()), "models")
+    return StoredFiles(Path(root or models_dir()), "models",
+                       "Restore it (git checkout) or run `make models`.")
 
 
 def manifest(root: Root = None) -> Entries:
@@ -185,7 +189,8 @@ def reports(name: str, attack: str = "pgd20", eps: float = 8 / 255, *, images: i
             root: Root = None) -> dict[int, Report]:
     """The stored reports of a recipe by seed, all on the same images (on so many, with `images`);
     empty where there are none."""
-    models = {m.seed: m.reports for m in stored_models(root, name) if m.name == name}
+    models = {m.seed: m.reports for m in stored_models(root, name) if m.name == name
+              } if name in manifest(root) else {}
     return {s: Report.from_json(row) for s, row in alike(models, attack, eps, images).items()}
 
 
@@ -232,9 +237,11 @@ class StoredModel:
 def stored_models(root: Root = None, *patterns: str) -> list[StoredModel]:
     """All stored models, or those whose names match a pattern such as "exp1" or "exp2/rew*"."""
     stored = manifest(root)
+    names = sorted(matching(stored, patterns) if patterns else stored)
+    if patterns and not names:
+        pick(stored, patterns[0], "model")  # it says which names there are
     return [StoredModel(name, int(seed), stored[name][seed], _record(stored[name][seed], root))
-            for name in sorted(matching(stored, patterns) if patterns else stored)
-            for seed in sorted(stored[name], key=int)]
+            for name in names for seed in sorted(stored[name], key=int)]
 
 
 def stored_reports(root: Root = None) -> list[dict[str, Any]]:
@@ -254,9 +261,9 @@ def figures(models: Mapping[K, Rows]) -> dict[K, dict[str, float]]:
     return found
 
 
-def list_models(root: Root = None) -> Any:
-    """A DataFrame with a row per stored model: recipe, seed, data, method, errors on the test set
-    in percent, and the size of its weights and where they are."""
+def list_models(root: Root = None) -> DataFrame:
+    """One row per stored model: recipe, seed, data, method, errors on the test set in percent, and
+    the size of its weights and where they are."""
     import pandas as pd
 
     rows = []
@@ -286,8 +293,8 @@ def _place(weights: dict[str, Any] | None, root: Root) -> dict[str, Any]:
     return {"bytes": 0, "where": "to download" if {"url", "drive"} & source.keys() else "to make"}
 
 
-def results(*patterns: str, root: Root = None) -> Any:
-    """A DataFrame with a row per recipe: errors as mean ± standard deviation over seeds.
+def results(*patterns: str, root: Root = None) -> DataFrame:
+    """One row per recipe: errors as mean ± standard deviation over seeds.
 
     `patterns` such as "exp1" or "exp2/rew*" choose recipes. AutoAttack ran on n images per class ×
     seeds; "!" marks recipes where PGD-20 misses more than 5 points of a model's errors.
@@ -335,8 +342,8 @@ class Difference(Spread):
         return f"{100 * self.mean:+.2f}{interval}"
 
 
-def compare(names: Sequence[str], *, root: Root = None) -> Any:
-    """A DataFrame with a row per figure: recipes side by side, and how each differs from the first.
+def compare(names: Sequence[str], *, root: Root = None) -> DataFrame:
+    """One row per figure: recipes side by side, and how each differs from the first.
 
     The models of one figure saw the same images. Differences are taken seed by seed, because a seed
     gives both the same first weights and order of images; they have 95 % t-intervals.
@@ -346,8 +353,9 @@ def compare(names: Sequence[str], *, root: Root = None) -> Any:
     if isinstance(names, str) or len(names) < 2:
         raise CourseError(f"compare was given {names!r}; give it a list of two names or more, such "
                           "as those in list_models().")
+    stored = {name: seeds for name, seeds in manifest(root).items() if seeds}
     for name in names:
-        pick(manifest(root), name, "model")
+        pick(stored, name, "model")
     models = {(m.name, m.seed): m for m in stored_models(root, *names) if m.name in names}
     data = {name: m.recipe.get("dataset") for (name, _), m in models.items()}
     classes = {n: Report.from_json(r).classes for (n, _), m in models.items() for r in m.reports}
@@ -363,7 +371,7 @@ def compare(names: Sequence[str], *, root: Root = None) -> Any:
     return pd.DataFrame(table, index=errors.index, dtype=object).rename_axis("figure")
 
 
-def _over_seeds(errors: Any, kind: type[Spread]) -> list[Spread | None]:
+def _over_seeds(errors: DataFrame, kind: type[Spread]) -> list[Spread | None]:
     return [kind.of(row.dropna()) if row.notna().any() else None for _, row in errors.iterrows()]
 
 

@@ -104,7 +104,7 @@ def test_inside(tmp_path: Path) -> None:
 
 def test_a_manifest_of_single_files(tmp_path: Path) -> None:
     """Curves and LUF's records: one file per entry, with facts."""
-    stored = StoredFiles(tmp_path / "luf", "luf")
+    stored = StoredFiles(tmp_path / "luf", "luf", "Train.")
     assert stored.entries() == {}
     for key, raw in (("b", b"1"), ("a", b"2"), ("b", b"3")):
         add_file(stored, "x/y", key, f"{key}.bin", raw, weights=key)
@@ -112,10 +112,10 @@ def test_a_manifest_of_single_files(tmp_path: Path) -> None:
     assert list(rows) == ["a", "b"] and rows["b"]["weights"] == "b"
     assert [stored.read(row) for row in rows.values()] == [b"2", b"3"]
     (tmp_path / "luf" / "a.bin").write_bytes(b"x")
-    with pytest.raises(CourseError, match="a.bin is damaged"):
+    with pytest.raises(CourseError, match="a.bin is damaged: .* Train"):
         stored.read(rows["a"])
     with pytest.raises(CourseError, match="its curves name no files"):
-        StoredFiles(tmp_path / "luf", "curves").entries()
+        StoredFiles(tmp_path / "luf", "curves", "").entries()
 
 
 # ------------------------------------------------------------------------------------- downloading
@@ -369,7 +369,7 @@ def test_a_model_without_an_address_is_to_be_made(released: tuple[Path, bytes]) 
 def test_only_a_hash_becomes_a_name(released: tuple[Path, bytes], sha256: Any, cache: Path) -> None:
     row = {"file": "a/b/seed0.safetensors", "sha256": sha256}
     with pytest.raises(CourseError, match="must be a file inside .* with its hash"):
-        StoredFiles(released[0], "models").read(row)
+        StoredFiles(released[0], "models", "").read(row)
     assert everything(cache) == {}
 
 

@@ -215,6 +215,8 @@ def test_results_are_means_over_seeds(root: Path) -> None:
     assert len(results(root=root)) == 4 and len(results("exp*", root=root)) == 2
     with pytest.raises(CourseError, match="make models"):
         results(root=root / "nowhere")
+    with pytest.raises(CourseError, match="Unknown model 'expl'. There is"):
+        results("expl", root=root)
 
 
 def test_pgd_that_misses_too_much_is_flagged() -> None:

@@ -199,7 +199,8 @@ def record_of(base: Task, design: str, tasks: Sequence[Task], out: Path) -> dict
 
 def luf_files(root: Path | None = None) -> StoredFiles:
     """The folder of stored records, by recipe and design."""
-    return StoredFiles((root or models_dir()) / "luf", "luf")
+    return StoredFiles((root or models_dir()) / "luf", "luf",
+                       "Restore it (git checkout), or make it again: python -m course_lib luf.")
 
 
 def publish_luf(record: Mapping[str, Any], root: Path | None = None) -> bool:

@@ -109,7 +109,7 @@ def test_reports_on_fewer_images_are_others(models: Path) -> None:
         attack="cw20", root=models).nat.counts == (2, 2, 2)
     with (
             pytest.raises(CourseError,
-                          match="on 3 images a class is stored. There is: pgd20 at 8/255 on 12 "
+                          match="on 3 images per class is stored. There is: pgd20 at 8/255 on 12 "
                           "images")):
         load_report(NAME, per_class=3, root=models)
 
