@@ -59,12 +59,12 @@ def manifest(root: Root = None) -> Entries:
     if not path.is_file():
         raise CourseError(f"{path} is not there. Clone the whole repository, set COURSE_MODELS to "
                           "a folder of models, or run `make models`.")
-    for seeds in (entries := files.entries()).values():
-        for seed, rows in seeds.items():
-            if not (seed.isdecimal() and len(seed) <= 20
-                    and all(isinstance(row, dict) for row in rows.values())):
-                raise CourseError(f"{path} is damaged: seed {seed[:30]!r} names no files. "
-                                  f"{files.remake}")
+    entries = files.entries()
+    for seed, rows in (pair for seeds in entries.values() for pair in seeds.items()):
+        if not (seed.isdecimal() and len(seed) <= 20
+                and all(isinstance(row, dict) for row in rows.values())):
+            raise CourseError(f"{path} is damaged: its seed {seed[:30]!r} names no files. "
+                              f"{files.remake}")
     return entries
 
 
@@ -134,11 +134,14 @@ def report_rows(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """A record's reports as they are stored."""
     rows = record.get("reports", [])
     try:
-        return [r for r in rows if float(r["eps"]) >= 0 and sum(map(int, r["counts"])) > 0
-                and Report.from_json(r)]
-    except (KeyError, TypeError, ValueError, OverflowError):
+        sound = isinstance(rows, list) and all(r["eps"] >= 0 and sum(r["counts"]) > 0
+                                               and Report.from_json(r) for r in rows)
+    except (CourseError, KeyError, TypeError, IndexError):
+        sound = False
+    if not sound:
         raise CourseError(f"{name}: its record's reports are damaged. Restore the record or make "
-                          "it again.") from None
+                          "it again.")
+    return rows
 
 
 def images(row: Mapping[str, Any]) -> int:
@@ -189,8 +192,8 @@ def reports(name: str, attack: str = "pgd20", eps: float = 8 / 255, *, images: i
             root: Root = None) -> dict[int, Report]:
     """The stored reports of a recipe by seed, all on the same images (on so many, with `images`);
     empty where there are none."""
-    models = {m.seed: m.reports for m in stored_models(root, name) if m.name == name
-              } if name in manifest(root) else {}
+    stored = stored_models(root, name) if name in manifest(root) else []
+    models = {m.seed: m.reports for m in stored if m.name == name}
     return {s: Report.from_json(row) for s, row in alike(models, attack, eps, images).items()}
 
 

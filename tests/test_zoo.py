@@ -134,6 +134,18 @@ def test_reports_by_seed_are_on_the_same_images(root: Path) -> None:
     assert alike({}, "pgd20", 8 / 255) == {}
 
 
+@pytest.mark.parametrize("change", [
+    {"eps": -1}, {"eps": float("nan")}, {"eps": "8/255"}, {"eps": 10**400}, {"counts": [0, 0, 0]},
+    {"counts": "123"}, {"counts": [[1], [2], [3]]}, {"nat": [0.5]}, {"classes": 5}, {"rob": None},
+])
+def test_a_damaged_report_is_refused(root: Path, change: dict[str, Any]) -> None:
+    store(root, NAME, 0, {**report().to_json(), **change})
+    for call in (lambda: load_report(NAME, root=root), lambda: list_models(root),
+                 lambda: results(root=root), lambda: compare([NAME, "exp9/grid"], root=root)):
+        with pytest.raises(CourseError, match="exp1/natural: its record's reports are damaged"):
+            call()
+
+
 def test_what_is_missing_is_printed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not missing(NAME, "exp9/grid", root=root) and not missing(NAME, attack="pgd20",
                                                                      root=root)
@@ -226,7 +238,7 @@ def test_pgd_that_misses_too_much_is_flagged() -> None:
     assert not flagged([weak]) and not flagged([weak, strong((4, 8, 9))])
     assert flagged([weak, strong((4, 8, 10))])
     assert flagged([weak, strong((4, 9, 7))])  # ten points in the worst class
-    assert not flagged([weak, strong((4, 9, 9), (20, 20, 40))])  # other images: nothing to compare
+    assert not flagged([weak, strong((8, 18, 18), (20, 20, 40))])  # other images
 
 
 def test_compare(root: Path) -> None:
