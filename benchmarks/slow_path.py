@@ -18,8 +18,7 @@ from typing import Any
 
 from benchmarks.harness import markdown
 from course_lib.fairness import Report, Spread
-from course_lib.results import rows
-from course_lib.zoo import load_report, load_reports
+from course_lib.zoo import load_report, load_reports, stored_reports
 
 STORED = Path(__file__).with_suffix(".json")
 QUANTITIES = (("standard", "nat", 8), ("robust 8/255", "rob", 8), ("robust 16/255", "rob", 16))
@@ -32,7 +31,7 @@ def make(seeds: int = 1) -> None:
         command = [sys.executable, "-m", "course_lib", "sweep", "exp1", "--seeds", str(seeds),
                    *where]
         subprocess.run(command, env={**os.environ, "COURSE_NATIVE": "0"}, check=True)
-        STORED.write_text(json.dumps(rows(Path(folder)), indent=1) + "\n")
+        STORED.write_text(json.dumps(stored_reports(folder), indent=1) + "\n")
 
 
 def comparison(slow: list[dict[str, Any]]) -> list[list[str]]:

@@ -111,9 +111,9 @@ def do_list(args: argparse.Namespace) -> tuple[Any, str]:
 
 
 def do_train(args: argparse.Namespace) -> tuple[Any, str]:
+    from course_lib.lab.publish import publish
     from course_lib.lab.torchrun import joined
     from course_lib.recipes import finished, run, stored_name
-    from course_lib.zoo import publish
 
     label = stored_name(args.recipe, args.limit, args.epochs)
     words = {"limit": args.limit, "epochs": args.epochs, "mirror": args.mirror, "root": args.data}
@@ -148,7 +148,7 @@ def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
     from course_lib.evaluation import evaluate, named, reaches
     from course_lib.machine import device
     from course_lib.recipes import RECIPES, TRANSFORMS
-    from course_lib.tables import budget
+    from course_lib.zoo import budget
 
     attack = named(args.attack, args.eps)
     model = load_model(args.recipe, seed=whole(args.seed, "seed", 0), root=args.models).to(device())
@@ -199,17 +199,23 @@ def do_luf(args: argparse.Namespace) -> tuple[Any, str]:
 
 
 def do_results(args: argparse.Namespace) -> tuple[Any, str]:
-    from course_lib.results import rows, table
+    from course_lib import zoo
 
-    found = rows(args.models)
-    return found, table(found, args.markdown)
+    frames = [frame.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
+              for _, frame in zoo.results(root=args.models).groupby(["data", "classes"],
+                                                                    sort=False, dropna=False)]
+    texts = [zoo.markdown([f.columns, *f.values], "model", "seeds") if args.markdown
+             else f.set_index("model").rename_axis(None).to_string() for f in frames]
+    return zoo.stored_reports(args.models), "\n\n".join(texts)
 
 
 def do_doctor(args: argparse.Namespace) -> tuple[Any, str]:
+    from dataclasses import asdict
+
     from course_lib.lab.doctor import examine, table
 
-    found = table(examine())
-    return found, str(found)
+    found = examine()
+    return [asdict(f) for f in found], table(found)
 
 
 COMMANDS = {

@@ -214,14 +214,12 @@ plots.show(
 # The three figures as numbers, average and worst class, in percent, mean ± sample standard deviation over seeds:
 
 # %% tags=["nbval-check-output"]
-from course_lib.results import rows as stored
-from course_lib.results import table
+from course_lib.zoo import results
 
-mine = [r for name in RECIPE_NAMES for r in stored() if r["recipe"] == name]
 average = {(label, e): np.mean([r.rob.mean for r in at[label]]) for label in at_8 for e, at in ((8, at_8), (16, at_16))}
 assert abs(average["half attacked", 8] - average["all attacked", 8]) < 0.02  # band
 assert average["all attacked", 16] < average["half attacked", 16] - 0.02  # band
-Markdown(table(mine, markdown=True))
+results(*RECIPE_NAMES)
 
 # %% [markdown]
 # Is the inequality larger than chance? Take the gap between the worst and the best class, one value a seed, and its 95 %
@@ -561,7 +559,7 @@ plots.show(
 
 # %% tags=["nbval-check-output"]
 from course_lib import RECIPES, build
-from course_lib.results import missing, reports
+from course_lib.zoo import missing, reports
 
 ON_CIFAR = {"cifar10/natural": "natural", "cifar10/pgd-at": "PGD-AT"}
 missing(*ON_CIFAR)

@@ -104,13 +104,12 @@ import numpy as np
 import torch
 from IPython.display import Markdown
 
-from course_lib import PGD, Optim, Report, build, evaluate, fit, lesson, load, plots, results
+from course_lib import PGD, Optim, Report, build, evaluate, fit, lesson, load, plots, zoo
 from course_lib.fairness import Spread
 from course_lib.methods import METHODS
-from course_lib.results import missing
-from course_lib.zoo import load_record
+from course_lib.zoo import load_record, missing
 
-known = results.known()  # recipe -> seeds
+known = zoo.manifest()  # recipe -> seeds
 HOT, CONTROL, RW5, RW7 = "exp2/hot-start", "exp2/control", "exp2/reweight-05", "exp2/reweight-07"
 REPORTS = "exp2/report-5-1"
 LABELS = {HOT: "hot start", CONTROL: "control, even weights", RW5: "Reweight, τ = 0.05", RW7: "Reweight, τ = 0.07"}
@@ -120,7 +119,7 @@ LABELS |= {REPORTS: "the report's scheme, α 5:1"}
 @cache
 def reports(name, eps=8):
     """seed -> stored report under PGD-20 at eps/255; empty while the recipe is not trained."""
-    return results.reports(name, eps=eps / 255)
+    return zoo.reports(name, eps=eps / 255)
 
 
 rows = ["| model | what it is | training images | epochs | seeds |", "|---|---|---:|---:|---:|"]

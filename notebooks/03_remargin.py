@@ -103,13 +103,12 @@ import torch
 from IPython.display import Markdown, display
 from torch.nn import functional as F
 
-from course_lib import PGD, Optim, Report, build, evaluate, fit, lesson, load, load_model, plots, results
+from course_lib import PGD, Optim, Report, build, evaluate, fit, lesson, load, load_model, plots, zoo
 from course_lib.fairness import Spread, t95
 from course_lib.methods import METHODS, Step
-from course_lib.results import missing
-from course_lib.zoo import load_record
+from course_lib.zoo import load_record, missing
 
-known = results.known()  # recipe -> seeds
+known = zoo.manifest()  # recipe -> seeds
 HOT, CONTROL = "exp2/hot-start", "exp2/control"
 REPORTS_HOT, REPORTS = "exp2/report-hot-start", "exp3/report-remargin"
 FRL = {
@@ -128,7 +127,7 @@ RM, BOTH = "exp3/remargin-05", "exp3/reweight-remargin-05"
 @cache
 def reports(name, eps=8):
     """seed -> stored report under PGD-20 at eps/255; empty while the recipe is not trained."""
-    return results.reports(name, eps=eps / 255)
+    return zoo.reports(name, eps=eps / 255)
 
 
 rows = ["| model | what it is | training images | epochs | seeds |", "|---|---|---:|---:|---:|"]

@@ -122,16 +122,16 @@ import torch
 from IPython.display import Markdown, display
 from torch.nn import functional as F
 
-from course_lib import PGD, CourseError, Optim, Report, build, evaluate, fit, lesson, load, load_model, plots, results
+from course_lib import PGD, CourseError, Optim, Report, build, evaluate, fit, lesson, load, load_model, plots, zoo
 from course_lib import diagnostics as diag
-from course_lib.attacks import ATTACKS, predict
+from course_lib.attacks import ATTACKS
 from course_lib.fairness import Spread, t95, wilson
+from course_lib.inference import predict
 from course_lib.methods import METHODS, Step
 from course_lib.recipes import EASIEST, HARDEST
-from course_lib.results import missing
-from course_lib.zoo import load_record
+from course_lib.zoo import load_record, missing
 
-known = results.known()  # recipe -> seeds
+known = zoo.manifest()  # recipe -> seeds
 AT, T1, T6, CODE, PAPER = "exp4/pgd-at", "exp4/trades-1", "exp4/trades-6", "exp4/bat-code", "exp4/bat-paper"
 FRL5, FRL7 = "exp3/reweight-remargin-05", "exp3/reweight-remargin-07"
 MAIN = {
@@ -151,7 +151,7 @@ EPS = 8 / 255
 @cache
 def reports(name, attack="pgd20", images=None):
     """seed -> stored report at 8/255 on the test images that every seed has, or on so many `images`."""
-    return results.reports(name, attack, images=images)
+    return zoo.reports(name, attack, images=images)
 
 
 def has(*names, attack="pgd20"):

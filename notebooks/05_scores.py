@@ -130,26 +130,26 @@ import numpy as np
 import torch
 from IPython.display import Markdown, display
 
-from course_lib import PGD, CourseError, Optim, build, evaluate, fit, lesson, load, load_model, load_report, plots, plots_scores, results
-from course_lib.attacks import ATTACKS, predict
+from course_lib import PGD, CourseError, Optim, build, evaluate, fit, lesson, load, load_model, load_report, plots, plots_scores, zoo
+from course_lib.attacks import ATTACKS
 from course_lib.datasets.adult import BOUNDS, FEATURES, GROUPS, UNITS, WORDS, code
 from course_lib.evaluation import named
 from course_lib.fairness import Spread
+from course_lib.inference import predict
 from course_lib.lab.leave_out import DESIGNS, excess, load_luf
 from course_lib.lab.score import PLANS, confidences
 from course_lib.methods import METHODS
-from course_lib.results import missing
 from course_lib.scores import cau, cru_eps, cru_s, eou, grid_eps, group_means, least_eps, luf, success
-from course_lib.zoo import load_scores
+from course_lib.zoo import load_scores, missing
 
-known = results.known()  # recipe -> seeds
+known = zoo.manifest()  # recipe -> seeds
 KINDS = {"standard": "standard", "robust": "robust, online", "static": "robust, static"}
 DATA = {"cifar10": "CIFAR-10", "adult": "Adult", "fashion-mnist": "Fashion-MNIST"}
 BUDGETS = {data: plan.budgets for data, plan in PLANS.items()}  # (attack, eps)
 UNIT_OF_EPS = {"cifar10": "", "adult": " (files' units)"}
 
 
-reports = cache(results.reports)  # (recipe, attack, ε) -> seed -> stored report
+reports = cache(zoo.reports)  # (recipe, attack, ε) -> seed -> stored report
 
 
 @cache

@@ -12,9 +12,10 @@ import pytest
 from course_lib.__main__ import COMMANDS, main
 from course_lib.attacks import PGD
 from course_lib.evaluation import evaluate, named
+from course_lib.lab.publish import drop_weights, publish
 from course_lib.lab.score import ESTIMATORS, PLANS, Plan, Search
 from course_lib.recipes import RECIPES
-from course_lib.zoo import drop_weights, load_model, publish
+from course_lib.zoo import load_model
 from tests.helpers import network_of, report, tiny_dataset, with_tiny_recipes
 
 

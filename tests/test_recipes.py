@@ -13,12 +13,13 @@ from course_lib.data import LOADERS, load
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate, named
 from course_lib.fairness import Report, Spread
+from course_lib.lab.publish import publish
 from course_lib.lab.sweep import waves
 from course_lib.methods import METHODS
 from course_lib.models import MODELS
 from course_lib.recipes import CHOSEN, RECIPES, TRANSFORMS, Copies, digest, finished, run, stored_name, up_to_date
 from course_lib.training import Optim
-from course_lib.zoo import entry, list_models, load_model, load_record, load_reports, manifest, models_dir, publish
+from course_lib.zoo import entry, list_models, load_model, load_record, load_reports, manifest, models_dir
 from tests.helpers import network_of, same_weights, tiny_dataset, with_tiny_recipes
 
 stored = pytest.mark.skipif(
@@ -403,7 +404,7 @@ def test_stored_reports_are_the_recipes_examination_of_the_whole_test_set() -> N
 
 @stored
 def test_experiment_1_is_stored_whole_and_small() -> None:
-    rows = list_models()
+    rows = list_models().to_dict("records")
     for name in ("exp1/natural", "exp1/pgd-at-mixed", "exp1/pgd-at"):
         assert {r["seed"] for r in rows if r["recipe"] == name
                 and r["bytes"]} >= set(range(5)), name

@@ -12,8 +12,9 @@ import torch
 from course_lib.data import load
 from course_lib.errors import CourseError
 from course_lib.fairness import Errors, Report
+from course_lib.lab.publish import publish
 from course_lib.models import build
-from course_lib.zoo import load_model, publish
+from course_lib.zoo import load_model
 from tests.helpers import network_of, tiny_dataset, with_tiny_recipes
 from tools import model_cards, verify_models
 from tools.verify_models import (

@@ -12,8 +12,7 @@ from nbformat import NotebookNode
 
 from course_lib.errors import CourseError
 from course_lib.fairness import class_spreads
-from course_lib.tables import markdown
-from course_lib.zoo import load_reports, manifest
+from course_lib.zoo import load_reports, manifest, markdown
 from tools.common import BUILD, ToolError, results, sources, write
 from tools.execute import executed
 from tools.pages import Summary, describe, elsewhere, index, page, reading_time, results_page
@@ -61,8 +60,7 @@ def by_class() -> str:
             classes = reports[0].classes
             means = [f"{100 * s.mean:.1f}" for s in class_spreads([r.rob for r in reports])]
             tables.setdefault(classes, [["model", *classes]]).append([name, *means])
-    return "\n\n".join(markdown(lines, [True] + [False] * (len(lines[0]) - 1))
-                       for lines in tables.values())
+    return "\n\n".join(markdown(lines, "model") for lines in tables.values())
 
 
 def main() -> int:

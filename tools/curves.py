@@ -20,8 +20,7 @@ from course_lib.errors import CourseError
 from course_lib.explorer.curves import BUDGETS, current, measure, publish_curve
 from course_lib.explorer.sources import images_of
 from course_lib.machine import keep_memory
-from course_lib.shelf import manifest
-from course_lib.zoo import load_model, short_record
+from course_lib.zoo import load_model, load_record, manifest
 
 
 def wanted(prefix: str, every_seed: bool) -> Iterator[tuple[str, int, Split]]:
@@ -34,7 +33,7 @@ def wanted(prefix: str, every_seed: bool) -> Iterator[tuple[str, int, Split]]:
             if not name.startswith(prefix) or "@" in name or "weights" not in seeds[str(seed)] or (
                     seed and not every_seed):
                 continue
-            made = short_record(seeds[str(seed)]["record"])["made_from"]
+            made = load_record(name, seed=seed)["made_from"]
             if not (EMBEDDED / made["recipe"]["dataset"] / "contents.json").is_file():
                 continue
             split = images_of(made["classes"])

@@ -10,10 +10,7 @@ from typing import Any
 
 from course_lib.errors import CourseError
 from course_lib.fairness import Spread
-from course_lib.shelf import manifest, models_dir, released
-from course_lib.tables import budget, percent
-from course_lib.tables import markdown as drawn
-from course_lib.zoo import TITLES, figures, short_record
+from course_lib.zoo import TITLES, budget, figures, manifest, markdown, model_files, models_dir, report_rows, stored_models
 from tools.common import write
 
 Records = dict[str, dict[int, dict[str, Any]]]  # recipe -> seed -> record without its history
@@ -44,11 +41,10 @@ trained on keep their makers' licences: see
 
 
 def collected(root: Path | None = None) -> Records:
-    return {
-        name: {int(s): short_record(what.get("record", {}), root) for s,
-               what in sorted(seeds.items(), key=lambda kv: int(kv[0]))}
-        for name, seeds in sorted(manifest(root).items())
-    }
+    records: Records = {}
+    for model in stored_models(root):
+        records.setdefault(model.name, {})[model.seed] = model.record
+    return records
 
 
 def cards(root: Path | None = None) -> str:
@@ -86,7 +82,7 @@ def command(name: str, recipe: Mapping[str, Any]) -> str:
 
 def kept(files: Mapping[str, Any], root: Path | None) -> str:
     """Which seeds' weights are not bundled."""
-    away = released(root)
+    away = model_files(root).release()
     gone = [s for s, what in sorted(files.items(), key=lambda kv: int(kv[0]))
             if what.get("weights", {}).get("sha256") in {None, *away}]
     return f" (weights not bundled: seed {', '.join(gone)})." if gone else "."
@@ -155,7 +151,7 @@ def told(what: Any) -> str:
 
 def reports(name: str, records: Mapping[int, dict[str, Any]]) -> str:
     """Mean, standard deviation and interval over seeds of every figure."""
-    found = {seed: figures(r, name) for seed, r in records.items()}
+    found = {seed: figures({0: report_rows(r, name)})[0] for seed, r in records.items()}
     lines = [["error", "mean", "standard deviation", "95 % interval", "seeds", "examples"]]
     for title in TITLES:
         if values := {s: f[title] for s, f in found.items() if title in f}:
@@ -165,8 +161,7 @@ def reports(name: str, records: Mapping[int, dict[str, Any]]) -> str:
             many = sorted({int(found[s][f"{title.rpartition(' ')[0]} images"]) for s in values})
             lines.append([title, percent(spread.mean), *wide, ranges(list(values)),
                           " or ".join(f"{n:,}" for n in many)])
-    return drawn(lines, [True, False, False, False, True,
-                         False]) if len(lines) > 1 else "It was measured on validation data only."
+    return markdown(lines, "error", "seeds") if len(lines) > 1 else "It was measured on validation data only."
 
 
 def ranges(seeds: list[int]) -> str:
@@ -201,9 +196,11 @@ def reports_only(records: Records) -> str:
             "makes one again, in runs/. Errors\n"
             "on validation data, robust ones under the attack named in the record, mean ± standard "
             "deviation over seeds.")
-    return f"## Grids and trials\n\n{text}\n\n" + drawn(lines,
-                                                        [True, True, True, False, False, False,
-                                                         False])
+    return f"## Grids and trials\n\n{text}\n\n" + markdown(lines, *lines[0][:3])
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2f}"
 
 
 def average(errors: list[float], counts: list[int]) -> float:

@@ -18,8 +18,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from course_lib import RECIPES, plots
 from course_lib.fairness import class_spreads
-from course_lib.results import rows, table
-from course_lib.zoo import load_reports
+from course_lib.zoo import load_reports, manifest, markdown, results
 from tools.addresses import badges
 from tools.common import ROOT, ToolError, address, sources, write
 
@@ -57,18 +56,21 @@ def clone() -> str:
             "test\n```")
 
 
-def headline(prefix: str) -> list[dict[str, Any]]:
-    """The reports of the recipes that keep their weights; grids and trials are in the notebooks
+def headline(prefix: str) -> list[list[Any]]:
+    """The results of the recipes that keep their weights; grids and trials are in the notebooks
     only."""
-    return [r for r in rows() if re.match(prefix, r["recipe"]) and r["recipe"] in RECIPES
-            and RECIPES[r["recipe"]].weights]
+    names = [n for n in manifest() if re.match(prefix, n) and n in RECIPES and RECIPES[n].weights]
+    if not names:
+        return []
+    found = results(*names).drop(columns=["data", "classes"]).fillna("")
+    return [list(found.columns), *found.values.tolist()]
 
 
-def results() -> str:
+def fashion_mnist() -> str:
     """On Fashion-MNIST, each recipe with a link to the notebook that makes its figures."""
     pages = {int(source.stem[:2]): source.stem for source in sources()}
     lines = []
-    for line in table(headline(r"exp\d/"), markdown=True).splitlines():
+    for line in markdown(headline(r"exp\d/"), "model", "seeds").splitlines():
         found = re.match(r"\| (exp(\d)/\S+) \|", line)
         page = pages.get(int(found[2])) if found else None
         lines.append(line.replace(f"| {found[1]} |", f"| [{found[1]}](notebooks/{page}.ipynb) |", 1)
@@ -79,7 +81,7 @@ def results() -> str:
 def on_cifar10() -> str:
     """The same methods on photographs."""
     found = headline("cifar10/")
-    return (table(found, markdown=True) if found
+    return (markdown(found, "model", "seeds") if found
             else "*These models are not trained yet: `make models WHICH=cifar10`.*")
 
 
@@ -141,7 +143,7 @@ def written(text: str) -> str:
     """README.md with everything that a command writes, written afresh."""
     figure = f"![{alt()}]({FIGURE.relative_to(ROOT).as_posix()})"
     parts = {"badges": badges("notebooks/00_start_here.ipynb"), "figure": figure, "clone": clone(),
-             "results": results(),
+             "results": fashion_mnist(),
              "cifar10": on_cifar10(), "speed": speed()}
     for name, new in parts.items():
         text = replaced(text, name, new)

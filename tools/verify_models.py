@@ -31,11 +31,10 @@ from course_lib.errors import CourseError
 from course_lib.evaluation import NAMED, evaluate, named
 from course_lib.fairness import Errors, Report, wilson
 from course_lib.files import cache_dir, inside
+from course_lib.lab.publish import publish
 from course_lib.machine import keep_memory, one_thread
 from course_lib.recipes import run, stored_name
-from course_lib.shelf import entry, manifest, models_dir
-from course_lib.tables import budget
-from course_lib.zoo import images, load_model, load_record, publish, report_rows, short_record
+from course_lib.zoo import budget, entry, images, load_model, load_record, models_dir, stored_models
 
 ROUNDING, POINTS = 2, 0.003  # images of a class; share of errors
 EMBEDDED = {"cifar10": 2000}  # how many of the test images; of the other data sets all of them
@@ -50,17 +49,15 @@ def tasks(patterns: Iterable[str] = (), root: Path | None = None,
     """Every stored report of a bundled model that can be made again; not `fetched`, on the images
     that come with the course."""
     root, wanted, found = root or models_dir(), tuple(patterns), []
-    for name, seeds in manifest(root).items():
-        for seed, what in seeds.items():
-            path = inside(root, what.get("weights", {}).get("file"))
-            if path is None or not os.path.isfile(path) or (wanted and not name.startswith(wanted)):
-                continue
-            record = short_record(what["record"], root)
-            data = record["made_from"]["recipe"]["dataset"]
-            most = len(images_here(data)) if fetched or data not in EMBEDDED else EMBEDDED[data]
-            found += [(name, int(seed), row, data) for row in report_rows(record, name)
-                      if row["attack"] in NAMED and row["attack"] != "autoattack"
-                      and images(row) <= most]
+    for model in stored_models(root):
+        path = inside(root, model.files.get("weights", {}).get("file"))
+        if path is None or not os.path.isfile(path) or not model.name.startswith(wanted or ""):
+            continue
+        data = model.recipe["dataset"]
+        most = len(images_here(data)) if fetched or data not in EMBEDDED else EMBEDDED[data]
+        found += [(model.name, model.seed, row, data) for row in model.reports
+                  if row["attack"] in NAMED and row["attack"] != "autoattack"
+                  and images(row) <= most]
     return found
 
 

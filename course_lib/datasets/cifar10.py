@@ -51,7 +51,7 @@ def full(folder: Path | None, part: str, most: int) -> Split:
 
 def from_npz(path: Path, part: str) -> Split:
     try:
-        with np.load(path, allow_pickle=False) as z:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as z:
             split = sources.as_split(z[f"x_{part}"], z[f"y_{part}"], CIFAR10)
     except (OSError, ValueError, KeyError, EOFError, BadZipFile) as e:
         raise CourseError(f"{path} is damaged ({type(e).__name__}: {e}). Fetch it again.") from None

@@ -22,11 +22,10 @@ from course_lib.data import Split
 from course_lib.diagnostics import confusion
 from course_lib.errors import CourseError, pick, whole
 from course_lib.fairness import Errors, Report
-from course_lib.shelf import Annexe, entry
+from course_lib.files import StoredFiles
+from course_lib.lab.publish import add_file
+from course_lib.zoo import entry, models_dir
 
-# by recipe and seed, with weights, data and attack
-STORED = Annexe("curves", "Restore it (git checkout), or `make curves`.")
-named = STORED.named
 ATTACK = "pgd20"
 BUDGETS = tuple(range(0, 33, 2))  # grey levels of 255
 
@@ -112,10 +111,16 @@ def _first_of_each(split: Split, n: int) -> Tensor:
     return torch.cat(places).sort().values
 
 
+def curve_files(root: Path | None = None) -> StoredFiles:
+    """The folder of curves, by recipe and seed."""
+    return StoredFiles((root or models_dir()) / "curves", "curves",
+                       "Restore it (git checkout), or `make curves`.")
+
+
 def current(name: str, seed: int, data: str, root: Path | None = None) -> dict[str, Any] | None:
     """What the curves' manifest says of a model, if it was made from the weights and the images as
     they are now."""
-    what = named(root).get(name, {}).get(str(seed))
+    what = curve_files(root).entries().get(name, {}).get(str(seed))
     weights = entry(name, seed, root).get("weights", {}).get("sha256")
     return what if what and what.get("weights") == weights and what.get(
         "data") == data and what.get("attack") == ATTACK else None
@@ -125,11 +130,11 @@ def load_curve(name: str, split: Split, *, seed: int = 0, root: Path | None = No
     """The stored predictions of one model on a whole test split, verified."""
     what = current(name, seed, split.digest(), root)
     if what is None:
-        state = "is of other weights or images" if str(seed) in named(root).get(name,
+        state = "is of other weights or images" if str(seed) in curve_files(root).entries().get(name,
             {}) else "is not stored"
         raise CourseError(f"The curve of {name}, seed {seed}, {state}. Make it: make curves; or "
                           "attack now.")
-    raw = STORED.bytes_of(what, root)
+    raw = curve_files(root).read(what)
     try:
         with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
             eps, said = tuple(int(e) for e in stored["eps"]), torch.from_numpy(
@@ -150,6 +155,6 @@ def publish_curve(name: str, seed: int, curve: Curve, split: Split,
     packed = io.BytesIO()
     np.savez_compressed(packed, eps=np.array(curve.eps, np.uint8),
                         said=curve.said.numpy().astype(np.uint8))
-    STORED.add(name, str(seed), f"{name}/seed{seed}.npz", packed.getvalue(), root,
-               attack=curve.attack, data=split.digest(),
-               weights=entry(name, seed, root)["weights"]["sha256"])
+    add_file(curve_files(root), name, str(seed), f"{name}/seed{seed}.npz", packed.getvalue(),
+             attack=curve.attack, data=split.digest(),
+             weights=entry(name, seed, root)["weights"]["sha256"])

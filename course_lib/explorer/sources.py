@@ -23,11 +23,10 @@ from course_lib.checkpoints.store import RECORD, Store
 from course_lib.data import EMBEDDED, Split, load
 from course_lib.datasets.sources import contents
 from course_lib.errors import CourseError
-from course_lib.explorer.curves import STORED, Curve, load_curve
+from course_lib.explorer.curves import Curve, load_curve
+from course_lib.files import parse_json
 from course_lib.models import MODELS, build
-from course_lib.shelf import manifest, models_dir, parse_json
-from course_lib.tables import Show, Table, percent
-from course_lib.zoo import CAPTION, TITLES, figures, load_model, load_record
+from course_lib.zoo import TITLES, figures, load_model, load_record, manifest, models_dir, report_rows
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def from_folder(folder: str | Path) -> dict[str, Seen]:
                           "to, such as results or runs.")
     found: dict[str, Seen] = {}
     for path in _named(base, "manifest.json"):
-        if path.parent.resolve() != models_dir().resolve() and path.parent.name != STORED.word:
+        if path.parent.resolve() != models_dir().resolve() and path.parent.name != "curves":
             found |= stored(path.parent, where=f"{_below(path.parent, base)}: ")
     for path in _named(base, RECORD):
         found |= {seen.label: seen for seen in _checkpoint(path.parent, _below(path.parent, base))}
@@ -187,7 +186,7 @@ COLUMNS: tuple[str, ...] = ("model", "method", "images", "epochs", *TITLES)
 
 
 def table(found: Mapping[str, Seen], *, sort: str = "model", down: bool = False,
-          words: str = "") -> Table:
+          words: str = "") -> list[dict[str, Any]]:
     """One row a model with its stored errors, of those whose row holds all the `words`, sorted by a
     column; what is unknown comes last."""
     if sort not in COLUMNS:
@@ -197,17 +196,24 @@ def table(found: Mapping[str, Seen], *, sort: str = "model", down: bool = False,
     rows = [r for r in rows if all(w.casefold() in " ".join(map(str, r.values())).casefold()
                                    for w in words.split())]
     known, unknown = [r for r in rows if sort in r], [r for r in rows if sort not in r]
-    rows = sorted(sorted(known, key=lambda r: str(r["model"])), key=lambda r: r[sort],
+    return sorted(sorted(known, key=lambda r: str(r["model"])), key=lambda r: r[sort],
                   reverse=down) + unknown
+
+
+def as_html(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as an HTML table, errors in percent."""
+    import pandas as pd
+
     shown = [c for c in COLUMNS if c in ("model", "method") or any(c in r for r in rows)]
-    columns: dict[str, Show] = {c: percent if c in TITLES else str for c in shown}
-    return Table(rows, columns, f"{CAPTION}; robust: PGD-20. {len(rows)} of {len(found)} models.")
+    frame = pd.DataFrame(rows, columns=shown)
+    percent = {c: (lambda share: f"{100 * share:.2f}") for c in TITLES if c in frame}
+    return str(frame.to_html(index=False, na_rep="", border=0, formatters=percent))
 
 
 def _row(seen: Seen) -> dict[str, Any]:
     try:
         record = seen.record()
-        found = figures(record, seen.label)
+        found = figures({0: report_rows(record, seen.label)})[0]
     except CourseError as error:
         return {"model": seen.label, "method": f"cannot be read: {error}"}
     made = record.get("made_from", {})

@@ -31,8 +31,7 @@ from course_lib.explorer.curves import Curve, measure
 from course_lib.explorer.sources import Seen
 from course_lib.fairness import Report
 from course_lib.scores import cau, success
-from course_lib.tables import budget
-from course_lib.zoo import images
+from course_lib.zoo import budget, images
 
 STORED = "stored"  # the attack whose answers lie beside the models: PGD-20 on every test image
 # small steps, so that there is something to count

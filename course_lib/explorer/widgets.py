@@ -19,9 +19,8 @@ import ipywidgets as w
 from course_lib.attacks import ATTACKS
 from course_lib.errors import CourseError
 from course_lib.explorer.curves import BUDGETS
-from course_lib.explorer.sources import COLUMNS, as_csv, table
+from course_lib.explorer.sources import COLUMNS, as_csv, as_html, table
 from course_lib.explorer.views import CELLS, STORED, Explorer, Look, View
-from course_lib.tables import Table
 
 TITLES = {"errors": "Errors by class", "budgets": "All budgets", "confusion": "Confusion matrix",
           "cell": "Images of a cell",
@@ -52,7 +51,7 @@ class Panel(w.VBox):
         # JupyterLab may hand two controls' messages to two threads of the kernel (subshells)
         self.lock = threading.RLock()
         self.shown: View | None = None
-        self.rows = Table([], {})
+        self.rows: list[dict[str, Any]] = []
         self.picture, self.note, self.saved = w.HTML(), w.HTML(), w.HTML()
         self._make_choice([m for m in first if m in explorer.models] or list(explorer.models)[:2])
         self._make_cell()
@@ -152,7 +151,7 @@ class Panel(w.VBox):
                        "something else.")
                 self.say(str(error) if isinstance(error, CourseError) else odd, wrong=True)
                 if drawing:
-                    self.picture.value, self.shown, self.rows = "", None, Table([], {})
+                    self.picture.value, self.shown, self.rows = "", None, []
 
     def say(self, text: str, wrong: bool = False) -> None:
         ground = ("background: #fdf1ea; border-left: 4px solid #b3470d; padding: 4px 8px;" if wrong
@@ -196,7 +195,7 @@ class Panel(w.VBox):
         if look.view == "scores":
             look = self._score(look)
         view = self.explorer.view(look)
-        self.shown, self.rows = view, Table(view.rows, {})
+        self.shown, self.rows = view, list(view.rows)
         self.picture.value = _picture(view)
         self.say(view.alt)
 
@@ -228,7 +227,7 @@ class Panel(w.VBox):
                       words=self.words.value)
         self.shown, self.rows = None, found
         self.picture.value = ('<div style="overflow-x: auto; max-height: '
-                              f'480px">{found._repr_html_()}</div>')
+                              f'480px">{as_html(found)}</div>')
         self.say(f"{len(found)} of {len(self.explorer.models)} models, sorted by "
                  f"{self.sort.value}. Errors in percent.")
 

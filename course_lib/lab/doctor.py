@@ -13,21 +13,23 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from course_lib import colab, data, fetch, files, native
+from course_lib import colab, data, files, native
 from course_lib.errors import CourseError
-from course_lib.files import inside
+from course_lib.files import in_cache, inside, parse_json
 from course_lib.machine import keep_memory
-from course_lib.shelf import manifest, models_dir, parse_json, released, verified
-from course_lib.tables import Table
+from course_lib.zoo import manifest, model_files, models_dir, verified
 
 PYTHON = (3, 11)
 # bytes free: less than the first is a warning, less than the second is bad
 ENOUGH, LITTLE = 1 << 30, 64 << 20
+
+
+COLUMNS = ("what", "state", "found", "do")
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,15 @@ def examine() -> list[Finding]:
     return found
 
 
-def table(found: list[Finding]) -> Table:
+def table(found: list[Finding]) -> str:
+    """One line per finding, and a verdict."""
     bad, warn = (sum(f.state == state for f in found) for state in ("bad", "warn"))
     verdict = f"{bad} bad, {warn} to note" if bad or warn else "All is well."
-    return Table([asdict(f) for f in found], dict.fromkeys(("what", "state", "found", "do"), str),
-                 verdict)
+    lines = [(f.what, f.state, f.found, f.do) for f in (Finding(*COLUMNS), *found)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
+    rows = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
+            for line in lines]
+    return "\n".join([*rows, verdict])
 
 
 def versions() -> Iterator[Finding]:
@@ -122,11 +128,11 @@ def _sha256(path: Path) -> str:
 def models() -> Iterator[Finding]:
     """Every file the manifest names; what release.json names need not be here."""
     files = [f for seeds in manifest().values() for what in seeds.values() for f in what.values()]
-    away, bad, absent = released(), [], 0
+    away, bad, absent = model_files().release(), [], 0
     for file in files:
         path = inside(models_dir(), file.get("file"))
         if path is not None and not os.path.isfile(path) and str(file.get("sha256")) in away:
-            absent += fetch.kept(str(file["sha256"])) is None
+            absent += not in_cache(str(file["sha256"])).is_file()
             continue
         try:
             verified(file)

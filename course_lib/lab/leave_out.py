@@ -35,17 +35,16 @@ from course_lib.attacks import frozen, logits_of
 from course_lib.data import Dataset, Split, load
 from course_lib.errors import CourseError, matching, pick, whole
 from course_lib.fairness import Spread, t95
-from course_lib.files import write_together
+from course_lib.files import StoredFiles, json_bytes, parse_json, write_together
+from course_lib.lab.publish import add_file
 from course_lib.lab.sweep import workers
 from course_lib.machine import keep_memory, one_thread
 from course_lib.models import build
 from course_lib.recipes import RECIPES, TRANSFORMS, digest, made_from, stored_name
 from course_lib.scores import luf
-from course_lib.shelf import Annexe, parse_json
 from course_lib.training import fit
+from course_lib.zoo import models_dir
 
-STORED = Annexe("luf", "Restore it (git checkout).")  # by recipe and design
-named = STORED.named
 DESIGNS = ("paired", "seeds", "unpaired")
 LEFT_OUT = 100
 
@@ -198,27 +197,33 @@ def record_of(base: Task, design: str, tasks: Sequence[Task], out: Path) -> dict
 # ------------------------------------------------------------------------------------------ records
 
 
+def luf_files(root: Path | None = None) -> StoredFiles:
+    """The folder of stored records, by recipe and design."""
+    return StoredFiles((root or models_dir()) / "luf", "luf",
+                       "Restore it (git checkout), or make it again: python -m course_lib luf.")
+
+
 def publish_luf(record: Mapping[str, Any], root: Path | None = None) -> bool:
     """Store a record; False, and nothing is done, where one of more trainings that was made from
     the same is stored."""
     name, design = str(record["recipe"]), str(record["design"])
-    raw = (json.dumps(record, indent=1) + "\n").encode()
+    raw = json_bytes(record)
     with contextlib.suppress(CourseError):  # none, or a damaged one
         there = load_luf(name, design, root)
         if there["made_from"] == json.loads(raw)["made_from"] and len(there["flips"]) > len(
                 record["flips"]):
             return False
-    STORED.add(name, design, f"{name.removeprefix('luf/')}/{design}.json", raw, root)
+    add_file(luf_files(root), name, design, f"{name.removeprefix('luf/')}/{design}.json", raw)
     return True
 
 
 def load_luf(name: str, design: str, root: Path | None = None) -> dict[str, Any]:
     """One stored record, verified."""
-    what = named(root).get(name, {}).get(design)
+    what = luf_files(root).entries().get(name, {}).get(design)
     if what is None:
         raise CourseError(f"LUF of {name}, design {design}, is not stored yet. Make it: python -m "
                           f"course_lib luf {name}")
-    return parse_json(STORED.bytes_of(what, root), STORED.folder(root) / str(what["file"]))
+    return parse_json(luf_files(root).read(what), luf_files(root).folder / str(what["file"]))
 
 
 def excess(record: Mapping[str, Any], control: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,10 +22,10 @@ from course_lib.errors import CourseError, pick, whole
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report
 from course_lib.lab.examine import Case, _model, examine_stored, in_batches, models_that, together
+from course_lib.lab.publish import add_scores
 from course_lib.recipes import RECIPES, SCORE_BUDGETS
 from course_lib.scores import LeastEps, cau, cru_eps, cru_s, grid_eps, group_means, least_eps, success
-from course_lib.shelf import entry
-from course_lib.zoo import add_scores, load_report, load_scores
+from course_lib.zoo import entry, load_report, load_scores
 
 LEAST = "least-eps"
 ESTIMATORS = ("bisection", "increments")

@@ -13,11 +13,11 @@ from course_lib.attacks import PGD
 from course_lib.data import Split
 from course_lib.experiments.resnets import DATA, EPOCHS, HOT_EPOCHS, HOT_START, NETWORKS
 from course_lib.fairness import Errors, Report
+from course_lib.lab.publish import publish
 from course_lib.methods import METHODS
 from course_lib.models import build
 from course_lib.recipes import RECIPES, Recipe, run
 from course_lib.training import Optim, fit
-from course_lib.zoo import publish
 from tests.helpers import images, labels
 
 GPU = {name: recipe for name, recipe in RECIPES.items() if name.startswith("gpu/")}

@@ -18,19 +18,19 @@ from course_lib import CourseError, Optim, build, evaluate, fit, load
 from course_lib.attacks import ATTACKS
 from course_lib.checkpoints import Store
 from course_lib.data import Split
-from course_lib.explorer.curves import BUDGETS, Curve, current, load_curve, measure, named, publish_curve
-from course_lib.explorer.sources import as_csv, from_folder, images_of, table
+from course_lib.explorer.curves import BUDGETS, Curve, current, curve_files, load_curve, measure, publish_curve
+from course_lib.explorer.sources import as_csv, as_html, from_folder, images_of, table
 from course_lib.explorer.views import VIEWS, Explorer, Look
+from course_lib.lab.publish import publish
 from course_lib.methods import METHODS
 from course_lib.models import MODELS
 from course_lib.recipes import RECIPES
 from course_lib.scores import cru_s
-from course_lib.shelf import manifest, models_dir
-from course_lib.zoo import load_report, publish
+from course_lib.zoo import load_report, manifest, models_dir
 from tests.helpers import Linear, split
 
 FASHION = load("fashion-mnist").test
-STORED = sorted(named())
+STORED = sorted(curve_files().entries())
 SMALL = Linear((1, 6, 6), classes=3, dtype=torch.float32)
 
 
@@ -314,7 +314,7 @@ def test_the_table_sorts_filters_and_goes_to_csv(explorer: Explorer) -> None:
     seeds = [int(r["model"][-1]) if "seed" in r["model"] else 0 for r in rows]
     assert errors == [load_report(r["model"].split(" ")[0], seed=seed).rob.worst for r,
                       seed in zip(rows, seeds, strict=True)]
-    assert "<th" in rows._repr_html_() and as_csv(rows).splitlines()[0].startswith(
+    assert "<th" in as_html(rows) and as_csv(rows).splitlines()[0].startswith(
         "model,method,images")
     with pytest.raises(CourseError, match="no column 'size'"):
         table(explorer.models, sort="size")
@@ -327,7 +327,7 @@ def test_the_table_sorts_filters_and_goes_to_csv(explorer: Explorer) -> None:
 def test_nothing_in_a_curves_file_is_believed(raw: bytes) -> None:
     """Whatever bytes bear the right hash: a curve or a CourseError."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("course_lib.shelf.verified", lambda *_: raw)
+        patch.setattr("course_lib.files.StoredFiles.read", lambda *_: raw)
         with pytest.raises(CourseError, match="cannot be read|does not fit"):
             load_curve("exp1/natural", FASHION)
 
@@ -339,7 +339,7 @@ def test_a_curve_must_fit_the_images(change: str) -> None:
     np.savez_compressed(packed, eps=np.array([2 * (change == "first"), 8], np.uint8),
                         said=said.astype(np.uint8))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("course_lib.shelf.verified", lambda *_: packed.getvalue())
+        patch.setattr("course_lib.files.StoredFiles.read", lambda *_: packed.getvalue())
         with pytest.raises(CourseError, match="does not fit"):
             load_curve("exp1/natural", FASHION)
 

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from course_lib.errors import CourseError
 from course_lib.fairness import Report
 from course_lib.lab import doctor
+from course_lib.lab.publish import publish
 from course_lib.models import build
-from course_lib.zoo import compare, list_models, load_model, load_record, load_report, publish
+from course_lib.zoo import compare, list_models, load_model, load_record, load_report, results
 from tests.faults.shims import MEMORY, share
 from tests.helpers import THREE, report
 
@@ -40,8 +41,8 @@ NASTY: list[Any] = [
 ]  # fmt: skip
 BENDS = st.one_of(st.sampled_from(NASTY), JSON)
 CALLS: list[Callable[[Path], Any]] = [
-    lambda root: list_models(root),
     lambda root: str(list_models(root)) + list_models(root)._repr_html_(),
+    lambda root: results(root=root).to_string(),
     lambda root: load_record(NAME, root=root),
     lambda root: load_report(NAME, root=root),
     lambda root: str(compare([NAME, OTHER], root=root)),

@@ -12,8 +12,8 @@ from course_lib import colab, data
 from course_lib.__main__ import main
 from course_lib.lab import doctor
 from course_lib.lab.doctor import Finding, examine, table
+from course_lib.lab.publish import publish
 from course_lib.models import build
-from course_lib.zoo import publish
 from tests.helpers import THREE, report
 
 

@@ -19,8 +19,9 @@ from course_lib.evaluation import NAMED, evaluate
 from course_lib.fairness import Report
 from course_lib.lab import examine as examination
 from course_lib.lab.examine import examine_stored
+from course_lib.lab.publish import publish
 from course_lib.recipes import RECIPES
-from course_lib.zoo import entry, load_model, load_record, load_report, manifest, publish
+from course_lib.zoo import entry, load_model, load_record, load_report, manifest
 from tests.helpers import network_of, report, tiny_dataset, with_tiny_recipes
 
 NAME, MODELS = "tiny/first", Path(__file__).parents[2] / "serialized_models"
@@ -108,7 +109,7 @@ def test_reports_on_fewer_images_are_others(models: Path) -> None:
         attack="cw20", root=models).nat.counts == (2, 2, 2)
     with (
             pytest.raises(CourseError,
-                          match="on 3 images a class is stored. There is: pgd20 at 8/255 on 12 "
+                          match="on 3 images per class is stored. There is: pgd20 at 8/255 on 12 "
                           "images")):
         load_report(NAME, per_class=3, root=models)
 

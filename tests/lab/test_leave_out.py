@@ -13,7 +13,7 @@ import torch
 from course_lib.data import batches
 from course_lib.errors import CourseError
 from course_lib.lab import leave_out as room
-from course_lib.lab.leave_out import DESIGNS, Task, excess, leave_out, load_luf, named, publish_luf, read, tasks_of, train_without
+from course_lib.lab.leave_out import DESIGNS, Task, excess, leave_out, load_luf, luf_files, publish_luf, read, tasks_of, train_without
 from course_lib.recipes import RECIPES
 from tests.helpers import same_weights, seeded, with_tiny_recipes
 
@@ -114,7 +114,7 @@ def test_stopped_and_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     calls = counted(monkeypatch, stop=6)
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path)
-    assert not named(tmp_path / "models")
+    assert not luf_files(tmp_path / "models").entries()
     assert go(tmp_path) == want and len(calls) == 6 + 13 - 5  # the sixth was not finished
     go(tmp_path)
     assert len(calls) == 14
@@ -145,7 +145,7 @@ def test_a_damaged_file_is_trained_anew(damage: str, tmp_path: Path,
 def test_records_are_stored_and_verified(tmp_path: Path) -> None:
     want, models = go(tmp_path), tmp_path / "models"
     assert {d: load_luf(NAME, d, models) for d in DESIGNS} == json.loads(json.dumps(want))
-    path = models / "luf" / named(models)[NAME]["seeds"]["file"]
+    path = models / "luf" / luf_files(models).entries()[NAME]["seeds"]["file"]
     path.write_text(path.read_text().replace('"luf_t"', '"luf_u"'))
     with pytest.raises(CourseError, match="is damaged: its sha256"):
         load_luf(NAME, "seeds", models)
@@ -167,7 +167,7 @@ def test_a_record_of_fewer_trainings_does_not_replace_one_of_more(tmp_path: Path
     assert len(load_luf(NAME, "paired", models)["flips"]) == 5
     # another experiment: the last one told
     assert publish_luf({**few, "made_from": {**few["made_from"], "training_examples": 23}}, models)
-    (models / "luf" / named(models)[NAME]["paired"]["file"]).write_text("{}")
+    (models / "luf" / luf_files(models).entries()[NAME]["paired"]["file"]).write_text("{}")
     assert publish_luf(few, models) and len(load_luf(NAME, "paired", models)["flips"]) == 2
 
 

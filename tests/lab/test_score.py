@@ -19,12 +19,12 @@ from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate, named
 from course_lib.fairness import Errors, Report
 from course_lib.lab import examine as examination
+from course_lib.lab.publish import add_scores, publish
 from course_lib.lab.score import ESTIMATORS, PLANS, Plan, Search, confidences, cru_s_row, eou_row, least_row, plan_of, score_stored
 from course_lib.models import build
 from course_lib.recipes import RECIPES, Copies
 from course_lib.scores import cau, cru_eps, cru_s, eou, least_eps
-from course_lib.shelf import manifest
-from course_lib.zoo import add_scores, entry, load_model, load_record, load_report, load_scores, publish, short_record
+from course_lib.zoo import entry, load_model, load_record, load_report, load_scores, manifest
 from tests.helpers import network_of, tiny_dataset, with_tiny_recipes
 
 NAME = "tiny/first"
@@ -62,9 +62,7 @@ def test_every_score_joins_the_record_and_the_weights_stay(models: Path) -> None
     for seed in (0, 1):
         record, report = load_record(NAME, seed=seed, root=models), load_report(NAME, seed=seed,
             attack="pgd10", eps=2 / 255, root=models)
-        assert list(record)[-2:] == ["scores",
-                                     "history"] and short_record(entry(NAME, seed,
-                                         models)["record"], models)["scores"]
+        assert list(record)[-2:] == ["scores", "history"] and record["scores"]
         assert by_kind(rows, "CAU", seed)[0]["value"] == cau(report) and len(by_kind(rows, "CAU",
             seed)) == 1
         assert next((r["attack"], r["value"]) for r in by_kind(rows, "CRU_s", seed)) == ("pgd10",

@@ -7,9 +7,10 @@ import torch
 
 from course_lib.errors import CourseError
 from course_lib.lab import sweep as room
+from course_lib.lab.publish import drop_weights
 from course_lib.lab.sweep import sweep, tasks, waves
 from course_lib.recipes import RECIPES
-from course_lib.zoo import drop_weights, list_models, load_model, load_record
+from course_lib.zoo import list_models, load_model, load_record
 from tests.helpers import same_weights, with_tiny_recipes
 
 pytestmark = pytest.mark.usefixtures("tiny")
@@ -79,7 +80,7 @@ def test_a_sweep_trains_stores_and_then_skips(tmp_path: Path,
     records = go(tmp_path)
     assert trained == [*ALL[:2], *ALL[2:]] and sorted((r["recipe"], r["seed"])
                                                       for r in records) == ALL
-    rows = list_models(tmp_path / "models")
+    rows = list_models(tmp_path / "models").to_dict("records")
     assert [(r["recipe"], r["seed"], r["bytes"] > 0) for r in rows] == [(n, s, n == "tiny/first")
         for n, s in ALL]
     before = {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
@@ -124,18 +125,18 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(room, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, "tiny/first")
-    assert [r["seed"] for r in list_models(tmp_path / "models")] == [0]
+    assert [r["seed"] for r in list_models(tmp_path / "models").to_dict("records")] == [0]
     go(tmp_path, "tiny/first")
     assert calls == [*ALL[:2], ("tiny/first", 1)] and [r["seed"]
-                                                       for r in list_models(tmp_path
-                                                           / "models")] == [0, 1]
+                                                       for r in list_models(tmp_path / "models")
+                                                       .to_dict("records")] == [0, 1]
 
 
 def test_a_shortened_sweep_is_stored_under_another_name(tmp_path: Path,
                                                         trained: list[tuple[str, int]]) -> None:
     records = go(tmp_path, "tiny/first", seeds=1, epochs=1)
     assert [r["recipe"] for r in records] == ["tiny/first@epochs=1"]
-    assert [r["recipe"] for r in list_models(tmp_path / "models")] == ["tiny/first@epochs=1"]
+    assert [r["recipe"] for r in list_models(tmp_path / "models").to_dict("records")] == ["tiny/first@epochs=1"]
     go(tmp_path, "tiny/first", seeds=1, epochs=1)
     assert trained == [("tiny/first", 0)]
     go(tmp_path, "tiny/first", seeds=1)

@@ -1,0 +1,115 @@
+"""Writing to serialized_models/: a reader sees all files of a change, or none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import nn
+
+from course_lib.errors import CourseError, pick
+from course_lib.fairness import Report
+from course_lib.files import Entries, StoredFiles, inside, json_bytes, parse_json, sha256_of
+from course_lib.zoo import Root, images, model_files, report_rows
+
+SCORE_KEYS = ("score", "attack", "eps", "estimator", "group")  # scores with the same are replaced
+
+
+def publish(name: str, seed: int, model: nn.Module | None, record: Mapping[str, Any],
+            root: Root = None) -> None:
+    """Store a record, and weights if a model is given, under a recipe's name and seed."""
+    if not 0 <= seed < 10**20:
+        raise CourseError(f"The seed {seed} cannot be stored; it must be 0 to 20 digits long.")
+    files = {"record": (f"{name}/seed{seed}.json", json_bytes(record))}
+    if model is not None and (state := model.state_dict()):
+        tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
+        files["weights"] = (f"{name}/seed{seed}.safetensors", safetensors.torch.save(tensors))
+
+    def edit(entries: Entries) -> dict[str, bytes]:
+        entries.setdefault(name, {})[str(seed)] = {kind: {"file": file, "sha256": sha256_of(raw)}
+                                                   for kind, (file, raw) in files.items()}
+        return dict(files.values())
+
+    model_files(root).change(edit)
+
+
+def add_file(stored: StoredFiles, name: str, key: str, file: str, raw: bytes,
+             **facts: Any) -> None:
+    """Store one file of the curves or of LUF, with facts about it, in place of an older one."""
+
+    def edit(entries: Entries) -> dict[str, bytes]:
+        entries.setdefault(name, {})[key] = {"file": file, "sha256": sha256_of(raw), **facts}
+        return {file: raw}
+
+    stored.change(edit)
+
+
+def drop_weights(name: str, seed: int, root: Root = None) -> None:
+    """Keep the record alone, with the reports and scores in it."""
+    dropped: list[Path | None] = []
+
+    def edit(entries: Entries) -> dict[str, bytes]:
+        row = pick(entries, name, "model").get(str(seed), {}).pop("weights", {})
+        dropped.append(inside(model_files(root).folder, row.get("file")))
+        return {}
+
+    model_files(root).change(edit)
+    for path in dropped:
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+
+def add_reports(name: str, seed: int, reports: Sequence[Report], weights: str,
+                root: Root = None) -> None:
+    """Put reports of the model with these weights (sha256) into its record, those on the most
+    images first. They replace reports of the same attack, budget and images."""
+    new = [json.loads(json.dumps(report.to_json())) for report in reports]
+
+    def same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+        return bool(a["attack"] == b["attack"] and abs(a["eps"] - b["eps"]) < 1e-6
+                    and a["counts"] == b["counts"])
+
+    def change(record: dict[str, Any]) -> None:
+        old = [r for r in report_rows(record, name) if not any(same(r, n) for n in new)]
+        record["reports"] = sorted([*old, *new], key=images, reverse=True)
+
+    _amend(name, seed, weights, root, change)
+
+
+def add_scores(name: str, seed: int, scores: Sequence[Mapping[str, Any]], weights: str,
+               root: Root = None) -> None:
+    """Put unfairness scores of the model with these weights (sha256) into its record."""
+    new = [json.loads(json.dumps(row)) for row in scores]
+
+    def kind(row: Mapping[str, Any]) -> list[str]:
+        return [str(row.get(key)) for key in SCORE_KEYS]
+
+    def change(record: dict[str, Any]) -> None:
+        replaced = [kind(row) for row in new]
+        old = [row for row in record.get("scores", []) if kind(row) not in replaced]
+        history = {key: record.pop(key) for key in ("history",) if key in record}  # it comes last
+        record |= {"scores": sorted([*old, *new], key=kind), **history}
+
+    _amend(name, seed, weights, root, change)
+
+
+def _amend(name: str, seed: int, weights: str, root: Root,
+           change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the record of a model, unless its weights are no longer these."""
+    stored = model_files(root)
+
+    def edit(entries: Entries) -> dict[str, bytes]:
+        files = entries.get(name, {}).get(str(seed), {})
+        if files.get("weights", {}).get("sha256") != weights:
+            raise CourseError(f"{name}, seed {seed}, was stored anew while it was examined. "
+                              "Examine it again.")
+        file = str(files["record"]["file"])
+        record = parse_json(stored.read(files["record"]), Path(file))
+        change(record)
+        files["record"] = {**files["record"], "sha256": sha256_of(json_bytes(record))}
+        return {file: json_bytes(record)}
+
+    stored.change(edit)

@@ -1,0 +1,382 @@
+"""Writing, locking, verifying and downloading files; the downloads over a loopback server, with
+urllib and with the real gdown."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import importlib.util
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course_lib import files
+from course_lib.errors import CourseError
+from course_lib.files import StoredFiles, download, in_cache, inside, locked, write_together
+from course_lib.lab.publish import add_file, publish
+from course_lib.models import build
+from course_lib.zoo import list_models, load_model, load_record, manifest
+from tests.helpers import THREE, report, same_weights
+
+RECORD = {"made_from": {"model": "lenet5", "classes": list(THREE)}, "reports": [report().to_json()]}
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*")
+            if p.is_file() and p.name != ".lock"}
+
+
+# -------------------------------------------------------------------------------- writing, locking
+
+
+def test_write_together_replaces(tmp_path: Path) -> None:
+    one, two = tmp_path / "a" / "1.txt", tmp_path / "b" / "2.txt"
+    write_together({one: b"old"})
+    write_together({one: b"new", two: b"two"})
+    assert everything(tmp_path) == {"a/1.txt": b"new", "b/2.txt": b"two"} and one.stat().st_mode & 0o777 == 0o644
+
+
+def test_an_interrupted_write_leaves_no_scrap(tmp_path: Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_together({tmp_path / "1.txt": b"one"})
+    assert everything(tmp_path) == {}
+
+
+def test_one_writer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait; who waited too long is told so; twenty publishers lose nothing."""
+    done = []
+    thread = threading.Thread(target=lambda: [publish("a/b", 0, None, RECORD, tmp_path),
+                                              done.append(1)])
+    with locked(tmp_path):
+        thread.start()
+        thread.join(0.2)
+        assert not done
+        monkeypatch.setattr(files, "WAIT", 0.1)
+        with pytest.raises(CourseError, match="has locked .* for 0.1 seconds. Wait until"):
+            publish("a/c", 0, None, RECORD, tmp_path)
+        monkeypatch.undo()
+    thread.join()
+    assert done and list(manifest(tmp_path)) == ["a/b"]
+    threads = [threading.Thread(target=publish, args=("a/d", s, None, RECORD, tmp_path))
+               for s in range(20)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(manifest(tmp_path)["a/d"]) == 20
+
+
+@pytest.mark.parametrize("error", [OSError(37, "No locks available"), NotImplementedError("flock")])
+def test_a_disk_without_locks_is_written_with_a_warning(tmp_path: Path, error: Exception,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("filelock.FileLock.acquire", none)
+    with pytest.warns(UserWarning, match="cannot be locked .*let only one process write"):
+        publish("a/b", 0, None, RECORD, tmp_path)
+    assert load_record("a/b", root=tmp_path) == RECORD
+
+
+def test_a_link_is_not_locked_through(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(CourseError, match="Cannot write"):
+        publish("a/b", 0, None, RECORD, tmp_path / "models")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_inside(tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to("/etc")
+    assert inside(tmp_path, "a/../b") == (tmp_path / "b").resolve()
+    assert not any(inside(tmp_path, f) for f in ("", ".", "..", "/etc", "out/passwd", "a\0", None, 5))
+
+
+def test_a_manifest_of_single_files(tmp_path: Path) -> None:
+    """Curves and LUF's records: one file per entry, with facts."""
+    stored = StoredFiles(tmp_path / "luf", "luf", "Train.")
+    assert stored.entries() == {}
+    for key, raw in (("b", b"1"), ("a", b"2"), ("b", b"3")):
+        add_file(stored, "x/y", key, f"{key}.bin", raw, weights=key)
+    rows = stored.entries()["x/y"]
+    assert list(rows) == ["a", "b"] and rows["b"]["weights"] == "b"
+    assert [stored.read(row) for row in rows.values()] == [b"2", b"3"]
+    (tmp_path / "luf" / "a.bin").write_bytes(b"x")
+    with pytest.raises(CourseError, match="a.bin is damaged: .* Train"):
+        stored.read(rows["a"])
+    with pytest.raises(CourseError, match="its curves name no files"):
+        StoredFiles(tmp_path / "luf", "curves", "").entries()
+
+
+# ------------------------------------------------------------------------------------- downloading
+
+GOOD = bytes(range(256)) * 200
+SHA = hashlib.sha256(GOOD).hexdigest()
+PAGE = b"<!DOCTYPE html><html><head><title>Google Drive - Quota exceeded</title></head><body>" \
+       b'<p class="uc-error-subcaption">Too many users have viewed this file.</p></body></html>'
+CONFIRM = (b'<html><form id="download-form" action="https://drive.google.com/confirmed">'
+           b'<input type="hidden" name="id" value="x"></form></html>')
+FILE = {"Content-Type": "application/octet-stream",
+        "Content-Disposition": 'attachment; filename="../../evil"'}
+TEXT = {"Content-Type": "text/html; charset=utf-8"}
+IDENTITY = "1a2b3c4d5e6f7g8h9i0j"
+ANSWERS: dict[str, tuple[int, bytes, dict[str, str]]] = {  # path -> status, body, headers
+    "good": (200, GOOD, FILE), "confirmed": (200, GOOD, FILE),
+    "gone": (404, b"<html>not found</html>", {}), "broken": (503, b"", {}),
+    "page": (200, PAGE, TEXT), "short": (200, GOOD[:1000], FILE),
+    "long": (200, GOOD + b"x" * 100_000, FILE), "other": (200, GOOD[:-1] + b"x", FILE),
+    "truncated": (200, GOOD[:20_000], {**FILE, "Content-Length": "51200"}),
+    "moved": (302, b"", {"Location": "/good"}), "circle": (302, b"", {"Location": "/circle"}),
+    "file": (302, b"", {"Location": "file:///etc/passwd"}),
+}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers as the path says."""
+
+    def do_GET(self) -> None:
+        path = self.path.split("?")[0].strip("/")
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        if path == "silent":
+            self.server.released.wait(20)  # type: ignore[attr-defined]
+        if path == "nonsense":
+            self.wfile.write(b"\x00\x01 nonsense\r\n\r\n")
+        answers = self.server.answers  # type: ignore[attr-defined]
+        status, body, headers = answers.get(path, answers["gone"])
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words: Any) -> None:
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[str] = []
+        self.answers = dict(ANSWERS)
+        self.released = threading.Event()
+        self.address = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that leaves is what some tests are about."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.released.set()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("COURSE_CACHE", str(place))
+    return place
+
+
+def get(source: dict[str, Any]) -> bytes:
+    return download(source, in_cache(SHA), SHA, Path("it.safetensors"))
+
+
+def at(server: Server, path: str, **changes: Any) -> dict[str, Any]:
+    return {"size": len(GOOD), "url": f"{server.address}/{path}", **changes}
+
+
+@pytest.mark.parametrize("path", ["good", "moved"])
+def test_a_good_file_is_cached_under_its_hash_and_asked_for_once(server: Server, cache: Path,
+                                                                 path: str) -> None:
+    assert get(at(server, path)) == GOOD and everything(cache) == {f"models/{SHA}": GOOD}
+    asked = len(server.asked)
+    assert get(at(server, path)) == GOOD and len(server.asked) == asked
+    in_cache(SHA).write_bytes(GOOD[:100])  # damaged: downloaded again
+    assert get(at(server, path)) == GOOD and len(server.asked) == 2 * asked
+    assert everything(cache) == {f"models/{SHA}": GOOD}
+
+
+@pytest.mark.parametrize(("path", "say"), [
+    ("page", r"\d+ of 51,200 bytes came, with another sha256"), ("short", "1,000 of 51,200 bytes"),
+    ("truncated", "20,000 of 51,200 bytes"), ("long", "more than 51,200 bytes came"),
+    ("other", "51,200 of 51,200 bytes came, with another sha256"), ("gone", "404"),
+    ("broken", "503"), ("nonsense", "nonsense"), ("circle", "infinite loop"), ("file", "file:///"),
+    ("silent", "timed out"),
+])
+def test_what_is_not_the_file_is_refused_and_not_stored(
+    server: Server, cache: Path, path: str, say: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PATIENCE", 0.3)
+    with pytest.raises(CourseError, match=f"it.safetensors .* cannot be downloaded: .*{say}.*make "
+                                          "it again .* or try again later"):
+        get(at(server, path))
+    assert everything(cache) == {}
+
+
+@pytest.mark.parametrize(("changes", "say"), [
+    ({"size": 0}, "size of 0"), ({"size": "51200"}, "size of '51200'"),
+    ({"size": 10**12}, "it must be 1 to 500,000,000 bytes"),
+    *[({"url": url}, "must begin with https") for url in
+      ("file:///etc/passwd", "file://localhost/etc/passwd", "ftp://127.0.0.1/x", "../../x", 5,
+       "http://example.org/x")],
+    ({"url": "https://"}, "no host"), ({"url": "http://127.0.0.1:99999/x"}, "cannot be downloaded"),
+    ({"url": "http://[half/x"}, "Invalid"), ({"url": "http://127.0.0.1:9/x"}, "refused"),
+    ({"url": "http://127.0.0.1:1/a b\r\nX: y"}, "can't contain control characters"),
+    *[({"url": "file:", "drive": identity}, "Google Drive id") for identity in
+      ("", "short", 5, None, "a" * 101, "../../../../etc/passwd", "abcdefghijk&x=y")],
+])
+def test_a_source_that_is_none(server: Server, cache: Path, changes: dict[str, Any],
+                               say: str) -> None:
+    with pytest.raises(CourseError, match=say):
+        get(at(server, "good", **changes))
+    assert everything(cache) == {} and server.asked == []
+
+
+@pytest.mark.parametrize(("call", "error"), [
+    ("fsync", OSError(28, "No space left on device")), ("fsync", KeyboardInterrupt()),
+    ("replace", OSError(28, "No space left on device")),
+])
+def test_a_download_that_cannot_be_stored_leaves_nothing(
+    server: Server, cache: Path, call: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(files.os, call, fail)
+    with pytest.raises((CourseError, KeyboardInterrupt)) as caught:
+        get(at(server, "good"))
+    assert everything(cache) == {}
+    assert caught.type is KeyboardInterrupt or "Cannot write" in str(caught.value)
+
+
+@pytest.fixture
+def drive(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """gdown believes that it talks to Google; its requests reach the loopback server."""
+    if importlib.util.find_spec("gdown") is None:
+        pytest.skip("gdown is not installed")
+    import requests
+
+    real = requests.Session.get
+
+    def here(self: Any, url: str, **words: Any) -> Any:
+        return real(self, url.replace("https://drive.google.com", server.address), **words)
+
+    monkeypatch.setattr(requests.Session, "get", here)
+    return server
+
+
+def test_gdown_gets_a_file_and_writes_no_other(drive: Server, cache: Path, tmp_path: Path,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page that warns of large files is confirmed; an address that fails comes first."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    drive.answers["uc"] = ANSWERS["good"]
+    assert get(at(drive, "good", drive=IDENTITY)) == GOOD and drive.asked == ["/good"]
+    in_cache(SHA).unlink()
+    assert get({"size": len(GOOD), "drive": IDENTITY}) == GOOD
+    in_cache(SHA).unlink()
+    drive.answers["uc"] = (200, CONFIRM, TEXT)
+    assert get(at(drive, "page", drive=IDENTITY)) == GOOD
+    assert drive.asked[-1].startswith("/confirmed?id=x")
+    assert everything(cache) == {f"models/{SHA}": GOOD} and everything(tmp_path) == {}
+
+
+@pytest.mark.parametrize(("answer", "say"), [
+    (ANSWERS["page"], "Too many users have viewed"), (ANSWERS["gone"], "cannot be downloaded"),
+    ((200, PAGE, FILE), "with another sha256"), (ANSWERS["short"], "1,000 of 51,200 bytes"),
+    (ANSWERS["truncated"], "cannot be downloaded"), (ANSWERS["long"], "more than 51,200 bytes"),
+    (ANSWERS["other"], "with another sha256"),
+])
+def test_what_drive_gives_instead_is_refused(drive: Server, cache: Path, answer: Any,
+                                             say: str) -> None:
+    drive.answers["uc"] = answer
+    with pytest.raises(CourseError, match=say):
+        get({"size": len(GOOD), "drive": IDENTITY})
+    assert everything(cache) == {}
+
+
+# ------------------------------------------------------------------ models that are not bundled
+
+
+@pytest.fixture
+def released(tmp_path: Path, server: Server) -> tuple[Path, bytes]:
+    """A stored model whose weights are on the server only."""
+    root = tmp_path / "models"
+    publish("a/b", 0, build("lenet5", classes=3), RECORD, root)
+    raw = (root / "a/b/seed0.safetensors").read_bytes()
+    (root / "a/b/seed0.safetensors").unlink()
+    server.answers["weights"] = (200, raw, FILE)
+    release(root, raw, url=f"{server.address}/weights")
+    return root, raw
+
+
+def release(root: Path, raw: bytes, **where: Any) -> None:
+    row = {hashlib.sha256(raw).hexdigest(): {"size": len(raw), **where}}
+    (root / "release.json").write_text(json.dumps({"format": 1, "files": row}))
+
+
+def test_a_model_is_downloaded_once_and_then_in_the_cache(released: tuple[Path, bytes],
+                                                          server: Server) -> None:
+    root, raw = released
+    assert list(list_models(root)["where"]) == ["to download"]
+    assert same_weights(load_model("a/b", root=root), build("lenet5", classes=3))
+    (row,) = list_models(root).to_dict("records")
+    assert (row["where"], row["bytes"]) == ("cache", len(raw))
+    (root / "release.json").unlink()
+    assert same_weights(load_model("a/b", root=root), build("lenet5", classes=3))
+    assert server.asked == ["/weights"]
+
+
+def test_a_bundled_file_is_never_downloaded(released: tuple[Path, bytes], server: Server,
+                                            cache: Path) -> None:
+    root, raw = released
+    (root / "a/b/seed0.safetensors").write_bytes(raw)
+    assert load_model("a/b", root=root)
+    (root / "a/b/seed0.safetensors").write_bytes(raw[:-1])
+    with pytest.raises(CourseError, match="is damaged: its sha256"):
+        load_model("a/b", root=root)
+    assert server.asked == [] and everything(cache) == {}
+
+
+def test_a_model_without_an_address_is_to_be_made(released: tuple[Path, bytes]) -> None:
+    root, raw = released
+    release(root, raw)
+    assert list(list_models(root)["where"]) == ["to make"]
+    for _ in range(2):
+        with pytest.raises(CourseError, match="is missing .*no address is known. Restore it .*make models"):
+            load_model("a/b", root=root)
+        (root / "release.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("sha256", ["", "../../etc/passwd", "g" * 64, "A" * 64, SHA + "\n", 5])
+def test_only_a_hash_becomes_a_name(released: tuple[Path, bytes], sha256: Any, cache: Path) -> None:
+    row = {"file": "a/b/seed0.safetensors", "sha256": sha256}
+    with pytest.raises(CourseError, match="must be a file inside .* with its hash"):
+        StoredFiles(released[0], "models", "").read(row)
+    assert everything(cache) == {}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"files": []}', '{"files": {"a": 5}}', "{", "\0"])
+def test_a_release_of_another_shape(released: tuple[Path, bytes], text: str) -> None:
+    root, _ = released
+    (root / "release.json").write_text(text)
+    for call in (lambda: load_model("a/b", root=root), lambda: list_models(root)):
+        with pytest.raises(CourseError, match="release.json"):
+            call()
