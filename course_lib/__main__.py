@@ -147,8 +147,9 @@ def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
     from course_lib.autoattack import EXAMINERS, named, reaches
     from course_lib.errors import pick, whole
     from course_lib.evaluation import evaluate
+    from course_lib.experiments import RECIPES
     from course_lib.machine import device
-    from course_lib.recipes import RECIPES, TRANSFORMS
+    from course_lib.recipes import TRANSFORMS
     from course_lib.tables import budget
 
     attack = pick(EXAMINERS, args.attack, "attack") if args.eps is None else named(args.attack,

@@ -15,8 +15,9 @@ import joblib
 from tqdm.auto import tqdm
 
 from course_lib.errors import CourseError, matching, whole
+from course_lib.experiments import RECIPES
 from course_lib.machine import keep_memory, one_thread
-from course_lib.recipes import RECIPES, finished, run, stored_name
+from course_lib.recipes import finished, run, stored_name
 from course_lib.zoo import publish
 
 Task = tuple[str, int]  # recipe, seed

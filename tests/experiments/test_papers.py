@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from course_lib.experiments.resnets import DATA, EPOCHS, HOT_EPOCHS, HOT_START, NETWORKS
 from torch import nn
 
 from course_lib.attacks import PGD
 from course_lib.data import Split
-from course_lib.experiments.resnets import DATA, EPOCHS, HOT_EPOCHS, HOT_START, NETWORKS
+from course_lib.experiments import RECIPES
 from course_lib.fairness import Errors, Report
 from course_lib.methods import METHODS
 from course_lib.models import build
-from course_lib.recipes import RECIPES, Recipe, run
+from course_lib.recipes import Recipe, run
 from course_lib.training import Optim, fit
 from course_lib.zoo import publish
 from tests.helpers import images, labels
