@@ -113,6 +113,10 @@ def test_a_hot_start_takes_the_weights_of_its_seed(tmp_path: Path) -> None:
         stored(FIRST, tmp_path, seed)
     warm, _ = trained("tiny/second", tmp_path / "runs", 1, models=tmp_path, epochs=0)
     assert same_weights(warm, load_model(FIRST, seed=1, root=tmp_path))
+    other, record = trained(FIRST, tmp_path / "runs", 0, epochs=0)  # shortened alike comes first
+    publish("tiny/first@epochs=0", 1, other, record, tmp_path)
+    warm, _ = trained("tiny/second", tmp_path / "short", 1, models=tmp_path, epochs=0)
+    assert same_weights(warm, other)
     publish(FIRST, 1, None, trained(FIRST, tmp_path / "runs", 1)[1], tmp_path / "records")
     with pytest.raises(CourseError, match="Only the record of tiny/first, seed 1, is stored"):
         trained("tiny/second", tmp_path / "fresh", 1, models=tmp_path / "records")

@@ -34,21 +34,20 @@ def batch(n: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_two_epochs_by_hand():
-    """Four classes, tau = .05, rates (.05, .10, .20), lim = .5.
+    """Four classes, tau = (.05, .15), rates (.05, .10, .20), lim = .5.
 
     Epoch 1: err_nat = (.10 .20 .30 .40), mean .25 -> gaps -.20 -.10 .00 .10; err_bndy = (.10 .10
-    .10 .50), mean .20 -> gaps -.15 -.15 -.15 .25. lambda0 = (0 0 0 .005), lambda1 = (0 0 0 .025),
-    lambda2 = (-.03 -.03 -.03 .05). Epoch 2, the same errors: lambda0_4 = .010, lambda1_4 = .050,
-    lambda2 = (-.06 -.06 -.06 .10).
+    .10 .50), mean .20 -> gaps -.25 -.25 -.25 .15. lambda0 = (0 0 0 .005), lambda1 = (0 0 0 .015),
+    lambda2 = (-.05 -.05 -.05 .03). Epoch 2, the same errors: all three twice as large.
     """
-    method, state = FRL(tau=(0.05, 0.05)), FRL().init_state(4)
+    method, state = FRL(tau=(0.05, 0.15)), FRL().init_state(4)
     expected = (
-        {"lam0": [0, 0, 0, 0.005], "lam1": [0, 0, 0, 0.025], "lam2": [-0.03, -0.03, -0.03, 0.05],
-         "w0": [0.24875, 0.24875, 0.24875, 0.25375], "w1": [0.24375, 0.24375, 0.24375, 0.26875],
-         "margin": [0.98, 0.98, 0.98, 1.1051709]},
-        {"lam0": [0, 0, 0, 0.010], "lam1": [0, 0, 0, 0.050], "lam2": [-0.06, -0.06, -0.06, 0.10],
-         "w0": [0.2475, 0.2475, 0.2475, 0.2575], "w1": [0.2375, 0.2375, 0.2375, 0.2875],
-         "margin": [0.98, 0.98, 0.98, 1.2214028]})
+        {"lam0": [0, 0, 0, 0.005], "lam1": [0, 0, 0, 0.015], "lam2": [-0.05, -0.05, -0.05, 0.03],
+         "w0": [0.24875, 0.24875, 0.24875, 0.25375], "w1": [0.24625, 0.24625, 0.24625, 0.26125],
+         "margin": [0.98, 0.98, 0.98, 1.0618365]},
+        {"lam0": [0, 0, 0, 0.010], "lam1": [0, 0, 0, 0.030], "lam2": [-0.10, -0.10, -0.10, 0.06],
+         "w0": [0.2475, 0.2475, 0.2475, 0.2575], "w1": [0.2425, 0.2425, 0.2425, 0.2725],
+         "margin": [0.98, 0.98, 0.98, 1.1274969]})
     for values in expected:
         state = method.update(state, report([100, 200, 300, 400], [200, 300, 400, 900]), at())
         assert state.keys() == values.keys()
@@ -173,19 +172,19 @@ def test_windup_is_the_authors_and_can_be_turned_off(windup):
 def test_the_report_forgets_and_uses_softmax():
     """Its phi starts at one each time: w = softmax(1 + a (gap - tau)); the boundary counts
     flips."""
-    frl, seen = FRLReport(), report([100, 300], [200, 600], flips=[100, 500])
+    frl, seen = FRLReport(tau=(0.05, 0.1)), report([100, 300], [200, 600], flips=[100, 500])
     first = frl.update(frl.init_state(2), seen, at())
     again = frl.update(first, seen, at())
-    # gaps: nat (-.1, .1) - .05 times 5; flips (-.2, .2) - .05 times 1
+    # gaps: nat (-.1, .1) - .05 times 5; flips (-.2, .2) - .1 times 1
     torch.testing.assert_close(first["w0"], torch.softmax(torch.tensor([-0.75, 0.25]), 0))
-    torch.testing.assert_close(first["w1"], torch.softmax(torch.tensor([-0.25, 0.15]), 0))
+    torch.testing.assert_close(first["w1"], torch.softmax(torch.tensor([-0.3, 0.1]), 0))
     assert torch.equal(first["margin"], torch.ones(2))
     assert all(torch.equal(first[k], again[k]) for k in first)
 
 
 def test_the_report_margins_ignore_the_mean():
     """eps_i = eps exp(a2 (err_bndy(i) - tau))"""
-    frl = FRLReport(variant="rm", rates=(0.0, 5.0, 10.0))
+    frl = FRLReport(variant="rm", tau=(0.2, 0.05), rates=(0.0, 5.0, 10.0))
     state = frl.update(frl.init_state(2), report([0, 0], [0, 0], flips=[100, 300]), at())
     torch.testing.assert_close(state["margin"], torch.exp(10 * torch.tensor([0.05, 0.25])))
     assert torch.equal(state["w1"], torch.full((2,), 0.5))
