@@ -33,8 +33,6 @@ from course_lib.zoo import entry, load_model, load_record, models_dir, verified
 
 TABLE = "course_lib.experiments:RECIPES"  # the recipes; that folder imports this file
 EXAMINATION = (("pgd20", 8 / 255), ("pgd20", 16 / 255))  # attacks on Fashion-MNIST's test set
-
-
 TRANSFORMS: dict[str, Callable[[Dataset], Dataset]] = {
     "": lambda d: d,
     "whole": Dataset.whole,
@@ -132,10 +130,12 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
 
 def _validation(recipe: Recipe, data: Dataset) -> Callable[[nn.Module, Step], Report] | None:
     """The report that the method wants during training, as `fit` asks for it."""
-    kind, part = recipe.method.wants_report, slice(0, recipe.validation_images)
-    return None if not kind else lambda model, at: evaluate(
-        model, data.val.take(part), recipe.validation, name="validation", flips=kind == "flips",
-        progress=False)
+    def validate(model: nn.Module, at: Step) -> Report:
+        return evaluate(model, data.val.take(slice(0, recipe.validation_images)),
+                        recipe.validation, name="validation", progress=False,
+                        flips=recipe.method.wants_report == "flips")
+
+    return validate if recipe.method.wants_report else None
 
 
 def _trained_before(name: str, seed: int, places: Sequence[Path | None],
@@ -159,14 +159,12 @@ def _reports(recipe: Recipe, model: nn.Module, data: Dataset, progress: bool) ->
     """Of the test set and all validation data; under torchrun the first process makes them."""
     from course_lib.lab.torchrun import group
 
-    processes, reports = group(), list[Report]()
+    todo = [(data.test, name, pick(NAMED, name, "attack").at(eps))
+            for name, eps in recipe.examination] + [(data.val, "pgd20", recipe.validation)]
+    processes = group()
     with processes.together():
-        if processes.first:
-            reports = [evaluate(model, data.test, pick(NAMED, attack, "attack").at(eps),
-                                name=attack, progress=progress)
-                       for attack, eps in recipe.examination]
-            reports += [evaluate(model, data.val, recipe.validation, name="pgd20",
-                                 progress=progress)]
+        reports = [evaluate(model, split, attack, name=name, progress=progress)
+                   for split, name, attack in todo if processes.first]
     *tests, validation = (report.to_json() for report in processes.from_first(reports))
     return {"reports": tests, "validation": validation}
 

@@ -2,9 +2,8 @@
 
     min_f R_nat + R_bndy   s.t.   R_nat(i) - R_nat <= tau1,  R_bndy(i) - R_bndy <= tau2
 
-for every class i. Before each epoch the gaps are measured on validation data. Each class has a
-multiplier per constraint, which moves with its gap. Multipliers become class weights (Reweight)
-and class budgets (Remargin).
+for every class i. Before each epoch the gaps on validation data move one multiplier per class and
+constraint. Multipliers become class weights (Reweight) and class budgets (Remargin).
 """
 
 from __future__ import annotations
@@ -46,21 +45,16 @@ class FRL(Method):
 
     name = "frl"
 
-    # rw: Reweight, rm: Remargin (the authors' also reweights the natural error), rmrw: both
-    variant: str = "rmrw"
-    # tolerated gap of the standard and of the boundary error
-    tau: tuple[float, float] = (0.07, 0.07)
-    # of lambda 0 (natural), 1 (boundary), 2 (margin)
-    rates: tuple[float, float, float] = (0.05, 0.10, 0.20)
+    variant: str = "rmrw"  # rw: Reweight, rm: Remargin, rmrw: both
+    tau: tuple[float, float] = (0.07, 0.07)  # tolerated gaps: standard, boundary error
+    rates: tuple[float, float, float] = (0.05, 0.10, 0.20)  # natural, boundary, margin
     lim: float = 0.5  # the most the multipliers of one constraint may sum to
     clip: tuple[float, float] = (0.98, 3.0)  # of the margins
     beta: float = 1.5  # TRADES' weight of the boundary term
     attack: PGD = PGD(steps=10, objective="kl", start="gaussian")
-    # does Remargin alone reweight the natural error, as the authors' does?
-    natural_reweight: bool = True
+    natural_reweight: bool = True  # does rm move lambda0, as the authors' does?
     normaliser: str = "separate"  # of the weights in a batch: separate (2022) or joint (2021)
-    # attack step: a quarter of the batch's largest budget, of the example's own, or fixed
-    step: str = "largest"
+    step: str = "largest"  # a quarter of the batch's largest budget, of the "own" one, or "fixed"
     windup: bool = True
     # constants that stored records and checkpoints name; FRLReport, once in this class, has others
     weights: str = field(default="lagrangian", init=False)

@@ -24,7 +24,7 @@ class FRLReport(Method):
         L = sum_b w0 CE(f(x), y) / sum_b w0 + sum_b w1 CE(f(x'), argmax f(x)) / sum_b w1
 
     err_flip(i) is the share of class i whose prediction the attack changes. The second term takes
-    the weight of the predicted class.
+    the weight of the predicted class. A constant cancels in the softmax: tau moves margins only.
 
     Where we differ, and why:
     - The report's code checks on images that its hot start was trained on, and divides the mean
@@ -39,12 +39,9 @@ class FRLReport(Method):
         "kind": "FRL", "beta": 1.0, "clip": (1e-3, 1e3), "step": "fixed", "weights": "softmax",
         "accumulate": False, "boundary": "flips", "boundary_loss": "prediction", "centred": False}
 
-    # rw: Reweight, rm: Remargin and the natural weights, rmrw: both
-    variant: str = "rw"
-    # tolerated gap of the standard error and of the flips
-    tau: tuple[float, float] = (0.05, 0.05)
-    # alpha of the natural weights, of the boundary weights, of the margins
-    rates: tuple[float, float, float] = (5.0, 1.0, 0.0)
+    variant: str = "rw"  # rw: Reweight, rm: Remargin, rmrw: both
+    tau: tuple[float, float] = (0.05, 0.05)  # tolerated gaps: standard error, flips
+    rates: tuple[float, float, float] = (5.0, 1.0, 0.0)  # a1 and a2 of the weights, a3
     attack: PGD = PGD(eps=16 / 255, step_size=1 / 255, steps=20)
     update_every: Any = 1  # type: ignore[misc]  # batches, or "epoch"
 
