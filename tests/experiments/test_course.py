@@ -113,11 +113,6 @@ def test_the_scores_recipes_are_the_papers() -> None:
 # ------------------------------------------------------------------------------------------ what is stored
 
 
-def everything() -> list[tuple[str, int, dict[str, Any]]]:
-    return [(name, int(seed), load_record(name, seed=int(seed)))
-            for name, seeds in manifest().items() for seed in seeds]
-
-
 def contained(told: Any, now: Any) -> bool:
     """Is all that was told still so? Fields may have been added since."""
     if isinstance(told, dict):
@@ -128,11 +123,13 @@ def contained(told: Any, now: Any) -> bool:
 
 @stored
 def test_stored_records_are_made_from_the_recipes_as_they_stand() -> None:
-    records = everything()
+    records = [(name, int(seed), load_record(name, seed=int(seed)))
+               for name, seeds in manifest().items() for seed in seeds]
     assert records and [f"{n}, seed {s}" for n, s, r in records
                         if not (up_to_date(r) and r["recipe"] == n and r["seed"] == s)] == []
     hashes: dict[tuple[str, str], set[str]] = {}
-    for name, _, record in records:
+    for name, seed, record in records:
+        the_examination_is_the_recipes(record, name, seed)
         made, recipe = record["made_from"], RECIPES[name]
         now, told = json.loads(json.dumps(recipe.as_data())), dict(made["recipe"])
         if recipe.method.name == "frl_report":  # recorded as FRL, with constants beside its fields
@@ -152,21 +149,19 @@ def test_stored_records_are_made_from_the_recipes_as_they_stand() -> None:
     assert all(len(found) == 1 for found in hashes.values()), "a data set must be the same data"
 
 
-@stored
-def test_stored_reports_are_the_recipes_examination_of_the_whole_test_set() -> None:
-    for name, seed, record in everything():
-        reports = [Report.from_json(row) for row in record["reports"]]
-        adult = RECIPES[name].dataset == "adult"  # its classes are not of one size
-        n_test = 15_060 if adult else 1_000 * len(record["made_from"]["classes"])
-        # the others are on the first images of each class
-        full = [r for r in reports if sum(r.nat.counts) == n_test]
-        assert {(r.attack, r.eps) for r in full} >= set(RECIPES[name].examination), (name, seed)
-        for r in reports:
-            assert list(r.classes) == record["made_from"]["classes"] and min(r.bnd.wrong) >= 0
-            assert adult or len(set(r.nat.counts)) == 1
-            assert r.nat == next(o.nat for o in reports if o.nat.counts == r.nat.counts)
-        assert len({(r.attack, r.eps, r.nat.counts) for r in reports}) == len(reports)
-        assert reports == sorted(reports, key=lambda r: -sum(r.nat.counts))
+def the_examination_is_the_recipes(record: dict[str, Any], name: str, seed: int) -> None:
+    reports = [Report.from_json(row) for row in record["reports"]]
+    adult = RECIPES[name].dataset == "adult"  # its classes are not of one size
+    n_test = 15_060 if adult else 1_000 * len(record["made_from"]["classes"])
+    # the others are on the first images of each class
+    full = {(r.attack, r.eps) for r in reports if sum(r.nat.counts) == n_test}
+    assert full >= set(RECIPES[name].examination), (name, seed)
+    for r in reports:
+        assert list(r.classes) == record["made_from"]["classes"] and min(r.bnd.wrong) >= 0
+        assert adult or len(set(r.nat.counts)) == 1
+        assert r.nat == next(o.nat for o in reports if o.nat.counts == r.nat.counts)
+    assert len({(r.attack, r.eps, r.nat.counts) for r in reports}) == len(reports)
+    assert reports == sorted(reports, key=lambda r: -sum(r.nat.counts))
 
 
 @stored

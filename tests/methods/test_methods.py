@@ -181,25 +181,19 @@ def test_adversarial_training_is_the_loss_of_the_attacks_last_iterates() -> None
     assert loss_of(pgd_at(attack), model) > loss_of(METHODS["natural"](), model) + 0.01
 
 
-@pytest.mark.parametrize(("mix", "attacked"), [(0, 12), (0.25, 9), (0.5, 6), (1, 0)])
-def test_the_mix_is_the_clean_share(mix: float, attacked: int) -> None:
+@pytest.mark.parametrize(("n", "mix", "attacked"), [
+    (12, 0, 12), (12, 0.25, 9), (12, 0.5, 6), (12, 1, 0), (1, 0.5, 1), (5, 0.5, 3), (7, 0.5, 3),
+    (100, 0.5, 50)])
+def test_the_mix_is_the_clean_share(n: int, mix: float, attacked: int) -> None:
     """Exactly so many images are attacked; the others reach the model untouched and in their
     places."""
-    spy, model = Spy(), Seen().eval()
-    loss_of(pgd_at(spy, mix=mix), model)
+    spy, model, x = Spy(), Seen().eval(), images(n)
+    pgd_at(spy, mix=mix).loss(model, x, labels(n), {}, at())
     white = (model.last == 1).flatten(1).all(1)
     assert white.sum() == attacked == sum(map(len, spy.given))
-    assert torch.equal(model.last[~white], X[~white])
-    if attacked:
-        given = {x.numpy().tobytes() for x in spy.given[0]}
-        assert given == {x.numpy().tobytes() for x in X[white]}
-
-
-@pytest.mark.parametrize(("n", "attacked"), [(1, 1), (5, 3), (7, 3), (100, 50)])
-def test_half_of_an_odd_batch(n: int, attacked: int) -> None:
-    spy = Spy()
-    pgd_at(spy, mix=0.5).loss(Small().eval(), images(n), labels(n), {}, at())
-    assert sum(map(len, spy.given)) == attacked
+    assert torch.equal(model.last[~white], x[~white])
+    given = {z.numpy().tobytes() for z in torch.cat(spy.given)}
+    assert given == {z.numpy().tobytes() for z in x[white]}
 
 
 def test_which_half_is_attacked_changes_from_batch_to_batch() -> None:
