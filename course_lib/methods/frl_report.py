@@ -41,7 +41,7 @@ class FRLReport(Method):
 
     variant: str = "rw"  # rw: Reweight, rm: Remargin, rmrw: both
     tau: tuple[float, float] = (0.05, 0.05)  # tolerated gaps: standard error, flips
-    rates: tuple[float, float, float] = (5.0, 1.0, 0.0)  # a1 and a2 of the weights, a3
+    rates: tuple[float, float, float] = (5.0, 1.0, 0.0)  # a1, a2 (weights), a3 (margins)
     attack: PGD = PGD(eps=16 / 255, step_size=1 / 255, steps=20)
     update_every: Any = 1  # type: ignore[misc]  # batches, or "epoch"
 
