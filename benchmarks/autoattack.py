@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import EPS, compare, images, main, model, part, usual_model
-from course_lib.attacks import predict
 from course_lib.autoattack import AutoAttack
+from course_lib.inference import predict
 
 N, ROUNDS = 128, 1
 AS_IT_COMES, EQUAL = ("torchattacks as it comes (10 steps)",

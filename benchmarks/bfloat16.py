@@ -18,9 +18,9 @@ from benchmarks.harness import main, part
 from course_lib.attacks import ATTACKS
 from course_lib.data import load
 from course_lib.evaluation import evaluate
+from course_lib.experiments import RECIPES
 from course_lib.fairness import Spread
 from course_lib.models import build
-from course_lib.recipes import RECIPES
 from course_lib.training import fit
 
 RECIPE, LIMIT, EPOCHS, SEEDS, JUDGED = "cifar10/pgd-at", 12_500, 2, 3, 200

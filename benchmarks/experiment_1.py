@@ -19,8 +19,9 @@ from benchmarks.harness import data as small
 from benchmarks.peers import Work
 from course_lib.attacks import PGD
 from course_lib.evaluation import evaluate
+from course_lib.experiments import RECIPES
 from course_lib.models import build
-from course_lib.recipes import EXAMINATION, RECIPES
+from course_lib.recipes import EXAMINATION
 from course_lib.training import fit
 
 NAMES = ("exp1/natural", "exp1/pgd-at-mixed", "exp1/pgd-at")

@@ -31,8 +31,9 @@ from course_lib.attacks import PGD
 from course_lib.data import Split, batches
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
+from course_lib.experiments import RECIPES
 from course_lib.methods import Step
-from course_lib.recipes import RECIPES, Recipe
+from course_lib.recipes import Recipe
 from course_lib.zoo import load_model
 
 HOT = "exp2/hot-start"

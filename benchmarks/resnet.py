@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from benchmarks.harness import ALLOCATORS, compare, main, part, pytorch_only
 from benchmarks.peers import Work
-from course_lib.attacks import frozen
 from course_lib.data import load
+from course_lib.inference import frozen
 from course_lib.models import Accelerated, build
 
 BATCH, USUAL = 128, "PyTorch's defaults: float32"

@@ -13,10 +13,9 @@ __version__ = "0.1.0"
 from course_lib import plots
 from course_lib.datasets import adult, cifar10, torchvision_sets  # noqa: F401 (they add to `load`)
 from course_lib.evaluation import evaluate
-from course_lib.experiments import resnets as resnet_recipes  # noqa: F401 (it adds to RECIPES)
+from course_lib.experiments import RECIPES
 from course_lib.fairness import Report
 from course_lib.lessons import lesson  # noqa: F401
-from course_lib.recipes import RECIPES
 from course_lib.training import Optim, fit
 from course_lib.zoo import compare, list_models, load_model, load_report
 

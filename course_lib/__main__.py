@@ -146,8 +146,9 @@ def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
     from course_lib import load, load_model
     from course_lib.errors import pick, whole
     from course_lib.evaluation import evaluate, named, reaches
+    from course_lib.experiments import RECIPES
     from course_lib.machine import device
-    from course_lib.recipes import RECIPES, TRANSFORMS
+    from course_lib.recipes import TRANSFORMS
     from course_lib.zoo import budget
 
     attack = named(args.attack, args.eps)

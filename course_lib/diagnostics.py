@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib.attacks import OBJECTIVES, PGD, check_images, frozen, logits_of, predict
+from course_lib.attacks import OBJECTIVES, PGD
 from course_lib.data import Split, batches
 from course_lib.errors import CourseError, pick
+from course_lib.inference import check_images, frozen, logits_of, predict
 
 QUICK = PGD(steps=10)  # the paper's confusion matrices: 10 steps of 2/255
 # its counts of steps: up to 1,000 of 0.4/255, from the image itself

@@ -1,4 +1,4 @@
-"""The one exception of the course, and how every room reads the names and numbers it is given."""
+"""CourseError and the few checks that raise it. Every room reads names and numbers through these."""
 
 from __future__ import annotations
 
@@ -12,41 +12,40 @@ T = TypeVar("T")
 
 
 class CourseError(Exception):
-    """Something a reader can put right. Its text says what was given, what is allowed, what to
-    do."""
+    """A mistake that the reader can correct: what was given, what is allowed, what to do."""
 
 
 def pick(table: Mapping[str, T], name: object, what: str) -> T:
-    """Look `name` up in a registry; an unknown name lists what there is.
+    """The entry of `name` in a table; the error for an unknown name lists the names.
 
     >>> pick({"lenet5": 1}, "lenet5", "model")
     1
     """
     if isinstance(name, str) and name in table:
         return table[name]
-    near = difflib.get_close_matches(str(name), table, n=1)
+    near = difflib.get_close_matches(str(name).lower(), table, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise CourseError(f"Unknown {what} {name!r}. There is: {', '.join(sorted(table))}.{hint}")
+    raise CourseError(f"Unknown {what} {name!r}.{hint} There is: {', '.join(sorted(table))}.")
 
 
 def matching(names: Collection[str], patterns: Sequence[str]) -> list[str]:
-    """The names that a pattern such as exp1/pgd-* fits, or that lie under one such as exp1; none
-    where no pattern fits any.
+    """The names that fit a pattern such as exp1/pgd-*, or are in a group such as exp1.
+
+    The list is empty where no pattern fits. Patterns of which only some fit are an error.
 
     >>> matching(["exp1/natural", "exp10/natural"], ["exp1"])
     ['exp1/natural']
     """
     fits = {p: [n for n in names if fnmatch(n, p) or n.startswith(p.rstrip("/") + "/")]
             for p in patterns}
-    if any(fits.values()) and (bad := [p for p, those in fits.items() if not those]):
+    if any(fits.values()) and (bad := [p for p in patterns if not fits[p]]):
         raise CourseError(f"Nothing is called {', '.join(bad)}, so nothing was done for the others "
                           f"either. There is: {', '.join(names)}.")
-    found = set().union(*fits.values())
-    return [n for n in names if n in found]
+    return [n for n in names if any(n in some for some in fits.values())]
 
 
 def whole(value: object, what: str, least: int) -> int:
-    """A whole number of at least `least`, or a plain word about it."""
+    """`value`, if it is a whole number of at least `least`; otherwise an error about `what`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise CourseError(f"{what} is {value!r}; it must be a whole number, {least} or more.")
     return value

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from course_lib.attacks import PGD, check_images, predict
+from course_lib.attacks import PGD
 from course_lib.errors import CourseError, whole
 from course_lib.fairness import Report
+from course_lib.inference import check_images, predict
 
 # ------------------------------------------------------------------------------------------------ classes
 

@@ -25,11 +25,11 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from course_lib.attacks import check_fit
 from course_lib.checkpoints import SaveError
 from course_lib.data import AUGMENTATIONS, Dataset, Split, augment, batches
 from course_lib.errors import CourseError, pick, whole
 from course_lib.fairness import Report
+from course_lib.inference import check_fit
 from course_lib.lab import torchrun as parallel
 from course_lib.machine import kernels
 from course_lib.methods import Method, Step

@@ -378,7 +378,7 @@ assert abs(p[0] - 0.55) < 1e-3 and abs(pays().item() - 3.35) < 0.01
 
 
 # %%
-class Slip(METHODS["frl"]):
+class Slip(METHODS["frl_report"]):
     """The report's Remargin: a half-attacked, shuffled batch, and which labels it meets."""
 
     name = ""  # not in the registry of methods
@@ -426,7 +426,7 @@ losses, found = {}, {"the start": report_start()}
 for label, kind in (("wrong labels", Slip), ("right labels", NoSlip)):
     run = fit(
         report_start(),
-        kind.preset("report", **margins_only),
+        kind(**margins_only),
         data,
         epochs=8,
         optim=Optim("adam", 1e-3, 60),

@@ -125,10 +125,10 @@ from torch.nn import functional as F
 from course_lib import PGD, CourseError, Optim, Report, build, evaluate, fit, lesson, load, load_model, plots, zoo
 from course_lib import diagnostics as diag
 from course_lib.attacks import ATTACKS
+from course_lib.experiments.exp4 import EASIEST, HARDEST
 from course_lib.fairness import Spread, t95, wilson
 from course_lib.inference import predict
 from course_lib.methods import METHODS, Step
-from course_lib.recipes import EASIEST, HARDEST
 from course_lib.zoo import load_record, missing
 
 known = zoo.manifest()  # recipe -> seeds

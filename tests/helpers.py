@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from course_lib.attacks import PGD
 from course_lib.data import LOADERS, Dataset, Split, load
+from course_lib.experiments import RECIPES
 from course_lib.fairness import Errors, Report
 from course_lib.methods import METHODS
 from course_lib.models import build
-from course_lib.recipes import RECIPES, Recipe
+from course_lib.recipes import Recipe
 from course_lib.training import Optim, fit
 
 THREE = ("cat", "dog", "frog")

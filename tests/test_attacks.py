@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib import native
-from course_lib.attacks import ATTACKS, OBJECTIVES, PGD, STARTS, Walk, WalkSetup, check_images, frozen, predict
+from course_lib.attacks import ATTACKS, OBJECTIVES, PGD, STARTS, Walk, WalkSetup
 from course_lib.errors import CourseError
+from course_lib.inference import check_images, frozen, predict
 from course_lib.models import build
 from tests.helpers import Linear, Small, fails_at, images, labels, left_alone, random_states, seeded, trained_lenet
 

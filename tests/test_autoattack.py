@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from course_lib.attacks import ATTACKS, predict
+from course_lib.attacks import ATTACKS
 from course_lib.autoattack import STANDARD, AutoAttack
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
+from course_lib.inference import predict
 from tests.helpers import Linear, Small, left_alone, seeded, trained_lenet
 
 QUICK = AutoAttack(attacks=("apgd-ce", "fab-t"))

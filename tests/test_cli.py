@@ -12,9 +12,9 @@ import pytest
 from course_lib.__main__ import COMMANDS, main
 from course_lib.attacks import PGD
 from course_lib.evaluation import evaluate, named
+from course_lib.experiments import RECIPES
 from course_lib.lab.publish import drop_weights, publish
 from course_lib.lab.score import ESTIMATORS, PLANS, Plan, Search
-from course_lib.recipes import RECIPES
 from course_lib.zoo import load_model
 from tests.helpers import network_of, report, tiny_dataset, with_tiny_recipes
 
@@ -184,7 +184,7 @@ def test_interrupted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
         (["train", "tiny/first", "--epochs", "-1"], "epochs is -1"),
         (["train", "exp1/natural", "--data", "nowhere"], "does not hold Fashion-MNIST"),
         (["train", "tiny/first", "--out", "models/manifest.json"], "Choose a folder"),
-        (["train", "tiny/second", "--seed", "5"], "starts from tiny/first, seed 5"),
+        (["train", "tiny/second", "--seed", "5"], "needs tiny/first, seed 5"),
         (["sweep", "tony"], "No recipe matches tony"),
         (["sweep", "tiny/first", "tony"], "Nothing is called tony"),
         (["examine", "tiny/first", "tiny/fist"], "Nothing is called tiny/fist"),

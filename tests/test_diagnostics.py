@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from course_lib import diagnostics as d
-from course_lib.attacks import PGD, predict
+from course_lib.attacks import PGD
 from course_lib.data import Split
 from course_lib.errors import CourseError
+from course_lib.inference import predict
 from course_lib.models import build
 from tests.helpers import THREE, Linear, images, labels, left_alone, seeded, split
 

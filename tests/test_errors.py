@@ -1,33 +1,42 @@
+import sys
+
 import pytest
 
-from course_lib.errors import CourseError, pick, whole
+from course_lib.errors import CourseError, matching, pick, resolve, whole
 
 TABLE = {"lenet5": 1, "resnet18": 2}
 
 
-def test_pick_finds() -> None:
-    assert pick(TABLE, "resnet18", "model") == 2
-
-
 @pytest.mark.parametrize("name", ["lenet", "", None, 5, ["lenet5"], float("nan")])
 def test_an_unknown_name_lists_what_there_is(name: object) -> None:
+    assert pick(TABLE, "resnet18", "model") == 2
     with pytest.raises(CourseError) as caught:
         pick(TABLE, name, "model")
     assert repr(name) in str(caught.value) and "There is: lenet5, resnet18." in str(caught.value)
 
 
-def test_a_near_miss_gets_a_hint() -> None:
+@pytest.mark.parametrize("name", ["lenet-5", "LeNet5"])
+def test_a_near_miss_gets_a_hint(name: str) -> None:
     with pytest.raises(CourseError, match="Did you mean 'lenet5'"):
-        pick(TABLE, "lenet-5", "model")
+        pick(TABLE, name, "model")
 
 
-@pytest.mark.parametrize("value", [1, 7, 10**12])
-def test_whole_numbers_pass(value: int) -> None:
-    assert whole(value, "n", 1) == value
+def test_patterns_fit_names_and_groups_in_the_order_of_the_names() -> None:
+    names = ["exp1/a", "exp2/b", "exp10/a"]
+    assert matching(names, ["exp2", "*/a"]) == names and matching(names, ["nothing"]) == []
+    with pytest.raises(CourseError, match="Nothing is called exp3, so nothing was done"):
+        matching(names, ["exp1", "exp3"])
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, float("nan")])
-def test_others_do_not(value: object) -> None:
+@pytest.mark.parametrize("value", [1, 7, 10**12, 0, -1, 1.0, "1", None, True, float("nan")])
+def test_whole_numbers_pass_and_others_do_not(value: object) -> None:
+    if type(value) is int and value > 0:
+        assert whole(value, "n", 1) == value
+        return
     with pytest.raises(CourseError) as caught:
         whole(value, "epochs", 1)
     assert f"epochs is {value!r}" in str(caught.value) and "1 or more" in str(caught.value)
+
+
+def test_an_entry_is_resolved_when_asked_for() -> None:
+    assert resolve("sys:path") is sys.path and resolve(TABLE) is TABLE

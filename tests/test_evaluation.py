@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from course_lib.attacks import PGD, predict
+from course_lib.attacks import PGD
 from course_lib.data import Split
 from course_lib.errors import CourseError
 from course_lib.evaluation import NAMED, evaluate, named, per_image, predictions, reaches
 from course_lib.fairness import Report
+from course_lib.inference import predict
 from tests.helpers import THREE, Small, left_alone, seeded, split, trained_lenet
 
 

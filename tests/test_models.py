@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib.attacks import OBJECTIVES, PGD, frozen, predict
+from course_lib.attacks import OBJECTIVES, PGD
 from course_lib.data import load
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
+from course_lib.inference import frozen, predict
 from course_lib.methods import METHODS
 from course_lib.models import MODELS, Accelerated, Block, PreActResNet, build
 from course_lib.training import Optim, fit

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from course_lib.attacks import PGD
 from course_lib.data import load
 from course_lib.errors import CourseError
+from course_lib.evaluation import evaluate
 from course_lib.fairness import Errors, Report
 from course_lib.lab.publish import publish
 from course_lib.models import build
@@ -105,10 +107,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One tiny model with a true report, an AutoAttack row that is not run again, and one recipe
     without weights."""
     with_tiny_recipes(monkeypatch)
-    from course_lib.recipes import RECIPES, examine
+    from course_lib.experiments import RECIPES
 
     model, data = network_of(RECIPES["tiny/first"]).eval(), tiny_dataset()
-    rows = [{**examine(model, data, "pgd20", EPS, progress=False).to_json(), "attack": attack}
+    found = evaluate(model, data.test, PGD(EPS, steps=20), progress=False)
+    rows = [{**found.to_json(), "attack": attack}
             for attack in ("pgd20", "autoattack")]
     made = {"model": "lenet5", "classes": list(data.classes), "recipe": {"dataset": "tiny"}}
     record = {"recipe": "tiny/first", "seed": 0, "made_from": made, "reports": rows}

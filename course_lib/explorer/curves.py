@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from course_lib.attacks import ATTACKS, PGD, check_fit, predict
+from course_lib.attacks import ATTACKS, PGD
 from course_lib.data import Split
 from course_lib.diagnostics import confusion
 from course_lib.errors import CourseError, pick, whole
 from course_lib.fairness import Errors, Report
 from course_lib.files import StoredFiles
+from course_lib.inference import check_fit, predict
 from course_lib.lab.publish import add_file
 from course_lib.zoo import entry, models_dir
 

@@ -23,10 +23,11 @@ from tqdm.auto import tqdm
 from course_lib.data import Split, load
 from course_lib.errors import CourseError, matching, pick, whole
 from course_lib.evaluation import named, tally, verdicts
+from course_lib.experiments import RECIPES
 from course_lib.files import write_together
 from course_lib.lab.publish import add_reports
 from course_lib.machine import device, keep_memory, one_thread
-from course_lib.recipes import RECIPES, TRANSFORMS
+from course_lib.recipes import TRANSFORMS
 from course_lib.zoo import chosen, entry, load_model, load_record, manifest, report_rows
 
 BATCH = 500  # images, for an attack that does not say

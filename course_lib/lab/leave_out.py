@@ -31,16 +31,17 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from course_lib.attacks import frozen, logits_of
 from course_lib.data import Dataset, Split, load
 from course_lib.errors import CourseError, matching, pick, whole
+from course_lib.experiments import RECIPES
 from course_lib.fairness import Spread, t95
 from course_lib.files import StoredFiles, json_bytes, parse_json, write_together
+from course_lib.inference import frozen, logits_of
 from course_lib.lab.publish import add_file
 from course_lib.lab.sweep import workers
 from course_lib.machine import keep_memory, one_thread
 from course_lib.models import build
-from course_lib.recipes import RECIPES, TRANSFORMS, digest, made_from, stored_name
+from course_lib.recipes import TRANSFORMS, digest, made_from, stored_name
 from course_lib.scores import luf
 from course_lib.training import fit
 from course_lib.zoo import models_dir

@@ -15,15 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.attacks import PGD, frozen, logits_of
+from course_lib.attacks import PGD
 from course_lib.data import Split
 from course_lib.datasets.adult import GROUPS, UNITS
 from course_lib.errors import CourseError, pick, whole
 from course_lib.evaluation import evaluate
+from course_lib.experiments import RECIPES
+from course_lib.experiments.scores import SCORE_BUDGETS
 from course_lib.fairness import Report
+from course_lib.inference import frozen, logits_of
 from course_lib.lab.examine import Case, _model, examine_stored, in_batches, models_that, together
 from course_lib.lab.publish import add_scores
-from course_lib.recipes import RECIPES, SCORE_BUDGETS
 from course_lib.scores import LeastEps, cau, cru_eps, cru_s, grid_eps, group_means, least_eps, success
 from course_lib.zoo import entry, load_report, load_scores
 

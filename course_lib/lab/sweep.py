@@ -15,9 +15,10 @@ import joblib
 from tqdm.auto import tqdm
 
 from course_lib.errors import CourseError, matching, whole
+from course_lib.experiments import RECIPES
 from course_lib.lab.publish import publish
 from course_lib.machine import keep_memory, one_thread
-from course_lib.recipes import RECIPES, finished, run, stored_name
+from course_lib.recipes import finished, run, stored_name
 
 Task = tuple[str, int]  # recipe, seed
 

@@ -1,5 +1,4 @@
-"""Training methods, one file a paper. A file put here is found by itself: its dataclass registers
-under its name."""
+"""Training methods, one file per paper. Every file in this folder is imported and registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training method is: a frozen dataclass with a loss and, where it needs one, a memory."""
+"""A training method is a frozen dataclass with a loss and, where it needs one, a memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Step:
-    """Where training stands, and the only source of chance a method may use."""
+    """The position in the training, and the only source of chance that a method may use."""
 
     epoch: int
     epochs: int
@@ -28,11 +28,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Method:
-    """One paper. `update` is called before the first batch of each period of `update_every`."""
+    """One paper; a method with a `name` is found under it in METHODS."""
 
     name: ClassVar[str] = ""
-    # None, "epoch" or a number of batches; a method may make it a field
+    # when `update` is called: None, "epoch" or a number of batches; a method may make it a field
     update_every: ClassVar[Any] = None
+    # the report that `update` reads: "errors", "flips" (these count changed predictions too) or ""
+    wants_report: ClassVar[str] = "errors"
+    # class name and constants in the digests of a method that was once part of another class
+    RECORDED_AS: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, **words: Any) -> None:
         super().__init_subclass__(**words)
@@ -40,8 +44,7 @@ class Method:
             METHODS[cls.name] = cls
 
     def init_state(self, n_classes: int) -> State:
-        """The method's memory before the first batch: a dict of tensors, kept with every
-        checkpoint."""
+        """The memory before the first batch: a dict of tensors, saved with every checkpoint."""
         return {}
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State,
@@ -50,8 +53,7 @@ class Method:
         raise NotImplementedError
 
     def update(self, state: State, report: Report | None, at: Step) -> State:
-        """The memory for the coming period; `report` is what `validate` found, where `fit` was
-        given it."""
+        """The memory for the coming period, from the report on validation data if there is one."""
         return state
 
 

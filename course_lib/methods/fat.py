@@ -13,10 +13,10 @@ from course_lib.methods.base import Method, State, Step
 
 @dataclass(frozen=True)
 class FAT(Method):
-    """min_f mean CE(f(x'), y),  x' = the iterate tau steps of being wrong after the first wrong
-    one, z_K where there is none
+    """min_f mean CE(f(x'), y),  x' = the iterate tau steps after the first misclassified one
 
-    tau grows with training: 0, then 1, then 2. With tau = K it is PGD-AT.
+    Where no iterate is misclassified, x' = z_K. tau grows with training: 0, then 1, then 2. With
+    tau = K it is PGD-AT.
 
     Where we differ, and why:
     - The authors switch at epochs 50 and 90 of 120; we keep these shares of whatever length is
@@ -35,6 +35,6 @@ class FAT(Method):
                     self.schedule[-1][1])
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
-        z = self.attack.walk(model, x, y, generator=at.generator, extra=self.tau(at),
-                             stop=True).first_wrong
-        return F.cross_entropy(model(z), y)
+        walk = self.attack.walk(model, x, y, generator=at.generator, extra=self.tau(at), stop=True)
+        # min_f mean CE(f(x'), y)
+        return F.cross_entropy(model(walk.first_wrong), y)

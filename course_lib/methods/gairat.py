@@ -15,11 +15,10 @@ from course_lib.methods.base import Method, State, Step
 
 @dataclass(frozen=True)
 class GAIRAT(Method):
-    """min_f mean omega(kappa) CE(f(x'), y),  x' = z_K;  kappa = how many of z_0 .. z_{K-1} are
-    right
+    """min_f mean omega(kappa) CE(f(x'), y),  x' = z_K
 
-    omega = (1 + tanh(L + 5 (1 - 2 kappa / K))) / 2, scaled to a mean of one in the batch. With L =
-    inf it is PGD-AT.
+    kappa counts the correctly classified iterates of z_0 .. z_{K-1}. omega = (1 + tanh(L +
+    5 (1 - 2 kappa / K))) / 2, scaled to a mean of one in the batch. With L = inf it is PGD-AT.
 
     Where we differ, and why:
     - Weights begin at a share of the training (the authors: epoch 30 of 100 or 60 of 110), since
@@ -35,10 +34,11 @@ class GAIRAT(Method):
 
     def __post_init__(self) -> None:
         if self.attack.steps < 1 or not 0 <= self.begin <= 1:
-            raise CourseError(f"GAIRAT counts right steps: steps is {self.attack.steps} (1 or "
-                              f"more), begin is {self.begin} (0 to 1).")
+            raise CourseError(f"steps is {self.attack.steps} and begin {self.begin}; GAIRAT needs "
+                              "1 step or more, and a share from 0 to 1 for begin.")
 
     def omega(self, kappa: Tensor) -> Tensor:
+        # omega = (1 + tanh(L + 5 (1 - 2 kappa / K))) / 2
         return (1 + torch.tanh(self.L + 5 * (1 - 2 * kappa / self.attack.steps))) / 2
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
@@ -48,6 +48,5 @@ class GAIRAT(Method):
             return ce.mean()
         omega = self.omega(walk.n_right)
         total = omega.sum()
-        # (1/B) sum_b (B omega_b / sum omega) CE_b; where every omega is zero to the last digit, all
-        # count alike
+        # (1/B) sum_b (B omega_b / sum omega) CE_b; equal weights where every omega rounds to zero
         return (omega * ce).sum() / total if total > 0 else ce.mean()

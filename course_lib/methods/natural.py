@@ -17,4 +17,5 @@ class Natural(Method):
     name = "natural"
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
+        # min_f mean CE(f(x), y)
         return F.cross_entropy(model(x), y)

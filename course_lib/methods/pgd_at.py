@@ -1,5 +1,4 @@
-"""PGD adversarial training (Madry et al., ICLR 2018), and the reproduction report's half-and-half
-mix."""
+"""PGD adversarial training (Madry et al., ICLR 2018), and the report's half-and-half mix."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ class PGDAT(Method):
     report.
 
     Where we differ, and why:
-    - The attack runs in eval mode. LeNet-5 has no layer that could tell.
+    - The attack runs in eval mode, as everywhere in the course. For LeNet-5 it is the same.
     - Madry et al. used 7 steps; 10 is the later custom and what BAT's and FRL's baselines use.
     """
 
@@ -37,9 +36,9 @@ class PGDAT(Method):
                               "attacked) to 1 (none).")
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
-        attacked = torch.randperm(len(x), generator=at.generator)[round(self.mix
-            * len(x)) :].to(x.device)
+        order = torch.randperm(len(x), generator=at.generator)
+        attacked = order[round(self.mix * len(x)):].to(x.device)
         z = x.clone()
         z[attacked] = self.attack(model, x[attacked], y[attacked], generator=at.generator)
-        # min_f (1/B) sum_b CE(f(z_b), y_b): one cross-entropy over clean and attacked images alike
+        # min_f (1/B) sum_b CE(f(z_b), y_b), over clean and attacked images alike
         return F.cross_entropy(model(z), y)

@@ -21,7 +21,7 @@ import pytest
 
 from course_lib.__main__ import main, parser
 from course_lib.errors import matching
-from course_lib.recipes import RECIPES
+from course_lib.experiments import RECIPES
 from tools.colab_twin import repository
 from tools.common import ROOT, address
 

@@ -33,39 +33,30 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (diff,) = DIFF
     done = subprocess.run(["git", "apply", "-"], cwd=folder, input=diff, capture_output=True,
                           text=True)
-    assert (done.returncode
-            == 0), f"the diff in CONTRIBUTING.md does not fit the project any more:\n{done.stderr}"
+    assert not done.returncode, f"CONTRIBUTING.md's diff does not fit any more:\n{done.stderr}"
     return folder
 
 
 def call(copy: Path, *words: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(copy)}
-    done = subprocess.run([sys.executable, *words], cwd=copy, env=environment, capture_output=True,
-                          text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run([sys.executable, "-m", *words], cwd=copy, env=environment,
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_the_example_is_not_in_the_project_already() -> None:
-    assert "smooth_at" not in METHODS
-
-
-def test_its_own_tests_and_those_over_all_methods_take_it_in(copy: Path) -> None:
-    told = call(copy, "-m", "pytest", "-q", "tests/test_smooth_at.py", "tests/methods/test_methods.py",
+def test_its_tests_those_over_all_methods_and_the_style_take_it_in(copy: Path) -> None:
+    assert "smooth_at" not in METHODS, "the example is in the project already"
+    told = call(copy, "pytest", "-q", "tests/test_smooth_at.py", "tests/methods/test_methods.py",
                 "-k", "smooth_at")
     passed = re.search(r"(\d+) passed", told)
     assert passed and int(passed[1]) >= 8, told
+    files = re.findall(r"(?m)^\+\+\+ b/(.*\.py)$", DIFF[0])
+    call(copy, "ruff", "check", "--config", str(ROOT / "pyproject.toml"), *files)
 
 
 def test_the_command_below_it_trains_it(copy: Path) -> None:
     (line,) = re.findall(r"(?m)^python -m course_lib (train mine/smooth-at .*)$", TEXT)
     words = line.replace("--limit 2000", "--limit 200").replace("--epochs 2", "--epochs 1").split()
-    record = json.loads(call(copy, "-m", "course_lib", *words, "--json"))
-    assert record["made_from"]["recipe"]["method"] == {**record["made_from"]["recipe"]["method"],
-                                                       "name": "smooth_at", "smoothing": 0.1}
-
-
-def test_its_style_is_the_projects(copy: Path) -> None:
-    files = [str(copy / "course_lib" / "methods" / "smooth_at.py"),
-             str(copy / "tests" / "test_smooth_at.py")]
-    call(copy, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), *files)
+    method = json.loads(call(copy, "course_lib", *words, "--json"))["made_from"]["recipe"]["method"]
+    assert (method["name"], method["smoothing"]) == ("smooth_at", 0.1)

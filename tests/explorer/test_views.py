@@ -18,13 +18,13 @@ from course_lib import CourseError, Optim, build, evaluate, fit, load
 from course_lib.attacks import ATTACKS
 from course_lib.checkpoints import Store
 from course_lib.data import Split
+from course_lib.experiments import RECIPES
 from course_lib.explorer.curves import BUDGETS, Curve, current, curve_files, load_curve, measure, publish_curve
 from course_lib.explorer.sources import as_csv, as_html, from_folder, images_of, table
 from course_lib.explorer.views import VIEWS, Explorer, Look
 from course_lib.lab.publish import publish
 from course_lib.methods import METHODS
 from course_lib.models import MODELS
-from course_lib.recipes import RECIPES
 from course_lib.scores import cru_s
 from course_lib.zoo import load_report, manifest, models_dir
 from tests.helpers import Linear, split

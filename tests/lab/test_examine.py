@@ -16,11 +16,11 @@ from course_lib.autoattack import AutoAttack
 from course_lib.data import load
 from course_lib.errors import CourseError
 from course_lib.evaluation import NAMED, evaluate
+from course_lib.experiments import RECIPES
 from course_lib.fairness import Report
 from course_lib.lab import examine as examination
 from course_lib.lab.examine import examine_stored
 from course_lib.lab.publish import publish
-from course_lib.recipes import RECIPES
 from course_lib.zoo import entry, load_model, load_record, load_report, manifest
 from tests.helpers import network_of, report, tiny_dataset, with_tiny_recipes
 

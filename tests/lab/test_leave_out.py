@@ -12,9 +12,9 @@ import torch
 
 from course_lib.data import batches
 from course_lib.errors import CourseError
+from course_lib.experiments import RECIPES
 from course_lib.lab import leave_out as room
 from course_lib.lab.leave_out import DESIGNS, Task, excess, leave_out, load_luf, luf_files, publish_luf, read, tasks_of, train_without
-from course_lib.recipes import RECIPES
 from tests.helpers import same_weights, seeded, with_tiny_recipes
 
 NAME = "tiny/first"

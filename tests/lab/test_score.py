@@ -12,17 +12,19 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib.attacks import PGD, predict
+from course_lib.attacks import PGD
 from course_lib.data import Split, load
 from course_lib.datasets.adult import GROUPS, UNITS, balanced
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate, named
+from course_lib.experiments import RECIPES
 from course_lib.fairness import Errors, Report
+from course_lib.inference import predict
 from course_lib.lab import examine as examination
 from course_lib.lab.publish import add_scores, publish
 from course_lib.lab.score import ESTIMATORS, PLANS, Plan, Search, confidences, cru_s_row, eou_row, least_row, plan_of, score_stored
 from course_lib.models import build
-from course_lib.recipes import RECIPES, Copies
+from course_lib.recipes import Copies
 from course_lib.scores import cau, cru_eps, cru_s, eou, least_eps
 from course_lib.zoo import entry, load_model, load_record, load_report, load_scores, manifest
 from tests.helpers import network_of, tiny_dataset, with_tiny_recipes

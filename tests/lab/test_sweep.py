@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from course_lib.errors import CourseError
+from course_lib.experiments import RECIPES
 from course_lib.lab import sweep as room
 from course_lib.lab.publish import drop_weights
 from course_lib.lab.sweep import sweep, tasks, waves
-from course_lib.recipes import RECIPES
 from course_lib.zoo import list_models, load_model, load_record
 from tests.helpers import same_weights, with_tiny_recipes
 

@@ -42,31 +42,24 @@ class Linear(nn.Module):
         return torch.stack([torch.zeros_like(score), score], 1)
 
 
-def test_fat_with_tau_k_is_pgd_at(setting):
-    same = FAT(PLAIN, schedule=((1.0, 10),)).loss(*setting, {}, at())
-    torch.testing.assert_close(same, PGDAT(PLAIN).loss(*setting, {}, at()))
+@pytest.mark.parametrize("method", [
+    FAT(PLAIN, schedule=((1.0, 10),)), GAIRAT(PLAIN, L=float("inf")), GAIRAT(PLAIN, begin=0.6)],
+    ids=["tau = K", "L = inf", "before its begin"])
+def test_limits_that_are_pgd_at(method, setting):
+    torch.testing.assert_close(method.loss(*setting, {}, at()),
+                               PGDAT(PLAIN).loss(*setting, {}, at()))
 
 
 def test_fat_with_tau_zero_trains_on_wrong_images_as_they_are():
     model, x = Linear(), torch.full((1, 1, 2, 2), 0.4)
-    loss = FAT(PGD(eps=0.2, step_size=0.02, steps=10, start="clean")).loss(model, x,
-        torch.tensor([1]), {}, at(0))
+    fat = FAT(PGD(eps=0.2, step_size=0.02, steps=10, start="clean"))
+    loss = fat.loss(model, x, torch.tensor([1]), {}, at(0))
     torch.testing.assert_close(loss, nn.functional.cross_entropy(model(x), torch.tensor([1])))
 
 
 def test_fat_schedule_keeps_the_authors_shares():
     assert [FAT().tau(at(e, 12)) for e in range(12)] == [0] * 5 + [1] * 4 + [2] * 3
     assert [FAT().tau(at(e, 120)) for e in (0, 49, 50, 89, 90, 119)] == [0, 0, 1, 1, 2, 2]
-
-
-def test_gairat_with_infinite_l_is_pgd_at(setting):
-    same = GAIRAT(PLAIN, L=float("inf")).loss(*setting, {}, at())
-    torch.testing.assert_close(same, PGDAT(PLAIN).loss(*setting, {}, at()))
-
-
-def test_gairat_before_its_begin_is_pgd_at(setting):
-    torch.testing.assert_close(GAIRAT(PLAIN, begin=0.6).loss(*setting, {}, at()),
-                               PGDAT(PLAIN).loss(*setting, {}, at()))
 
 
 def test_gairat_weights():
@@ -101,57 +94,48 @@ def test_distance_from_uniform(value, grad0):
     torch.testing.assert_close(g, want)
     assert abs(g[0, 0].item() - grad0) < 0.06
     uniform = torch.full((1, 10), 0.1)
-    direct = (p * (p / uniform).log()).sum() if value is to_uniform else (uniform
-        * (uniform / p).log()).sum()
+    a, b = (p, uniform) if value is to_uniform else (uniform, p)
+    direct = (a * (a / b).log()).sum()
     torch.testing.assert_close(value(logits)[0], direct)
 
 
-@pytest.mark.parametrize("preset", ["paper", "code"])
-def test_boundary_pair_on_a_linear_model(preset):
-    """The mean falls by exactly .02 a step from .55: right until .51, wrong from .49 on (crossing
-    half)."""
-    method = BAT.preset(preset, attack=PGD(eps=0.2, step_size=0.02, steps=10, start="clean"))
-    pair = method.images(Linear(), torch.full((1, 1, 2, 2), 0.55), torch.tensor([1]),
-                         torch.Generator())
-    assert pair["clean"].mean().item() == pytest.approx(0.51, abs=1e-6)
-    assert pair["first"].mean().item() == pytest.approx({"paper": 0.49, "code": 0.47}[preset],
-                                                        abs=1e-6)
+def pair(method, brightness):
+    x = torch.full((1, 1, 2, 2), brightness)
+    return method.images(Linear(), x, torch.tensor([1]), torch.Generator().manual_seed(0)), x
+
+
+# The mean falls by a step from where it starts, and class 1 ends at one half. Crossing it: right
+# until .51, wrong from .49 on. Never wrong: x_a is z_K in both; x_c is z_{K-1} in the paper, the
+# untested z_K in the code.
+@pytest.mark.parametrize(("preset", "step", "start", "clean", "first"), [
+    ("paper", 0.02, 0.55, 0.51, 0.49), ("code", 0.02, 0.55, 0.51, 0.47),
+    ("paper", 0.01, 0.9, 0.81, 0.80), ("code", 0.01, 0.9, 0.80, 0.80)])
+def test_boundary_pair_on_a_linear_model(preset, step, start, clean, first):
+    attack = PGD(eps=0.2, step_size=step, steps=10, start="clean")
+    found, _ = pair(BAT.preset(preset, attack=attack), start)
+    assert found["clean"].mean().item() == pytest.approx(clean, abs=1e-6)
+    assert found["first"].mean().item() == pytest.approx(first, abs=1e-6)
 
 
 @pytest.mark.parametrize("preset", ["paper", "code"])
 def test_wrong_at_once(preset):
     """Paper: both are x, without noise. Code: both come from the noised z_0, x_a one step on."""
-    method = BAT.preset(preset)
-    x, y = torch.full((1, 1, 2, 2), 0.3), torch.tensor([1])
-    pair = method.images(Linear(), x, y, torch.Generator().manual_seed(0))
-    assert torch.equal(pair["clean"], x) is (preset == "paper")
-    assert (pair["clean"] - x).abs().max() < 0.01
+    found, x = pair(BAT.preset(preset), 0.3)
+    assert torch.equal(found["clean"], x) is (preset == "paper")
+    assert (found["clean"] - x).abs().max() < 0.01
     if preset == "paper":
-        assert torch.equal(pair["first"], x)
+        assert torch.equal(found["first"], x)
     else:
-        assert pair["first"].mean() < x.mean() - 1.5 / 255
-
-
-@pytest.mark.parametrize("preset", ["paper", "code"])
-def test_never_wrong(preset):
-    """x_a is z_K in both; x_c is z_{K-1} in the paper, the untested z_K in the code."""
-    method = BAT.preset(preset, attack=PGD(eps=0.2, step_size=0.01, steps=10, start="clean"))
-    pair = method.images(Linear(), torch.full((1, 1, 2, 2), 0.9), torch.tensor([1]),
-                         torch.Generator())
-    assert pair["first"].mean().item() == pytest.approx(0.80, abs=1e-6)
-    assert pair["clean"].mean().item() == pytest.approx(0.81 if preset == "paper" else 0.80,
-                                                        abs=1e-6)
+        assert found["first"].mean() < x.mean() - 1.5 / 255
 
 
 def test_bat_is_the_sum_it_says(setting):
     model, x, y = setting
     method = BAT.preset("paper", alpha=0.3)
-    pair = method.images(model, x, y, at().generator)
-    c, a = model(pair["clean"]), model(pair["first"])
-    want = nn.functional.cross_entropy(c, y) + 6 * kl(model(x),
-                                                      a).mean() + 0.3 * (
-                                                          from_uniform(c).mean() + from_uniform(
-                                                              a).mean())
+    images = method.images(model, x, y, at().generator)
+    c, a = model(images["clean"]), model(images["first"])
+    target = from_uniform(c).mean() + from_uniform(a).mean()
+    want = nn.functional.cross_entropy(c, y) + 6 * kl(model(x), a).mean() + 0.3 * target
     torch.testing.assert_close(method.loss(model, x, y, {}, at()), want)
 
 
@@ -162,8 +146,8 @@ def test_two_draws_differ_and_one_does_not(setting):
     attack = PGD(steps=10, objective="kl", start="gaussian")
 
     def apart(draws: int) -> float:
-        pair = BAT(draws=draws, tau=0, attack=attack, literal=True).images(model, x, y,
-            torch.Generator().manual_seed(0))
+        pair = BAT(draws=draws, tau=0, attack=attack, literal=True).images(
+            model, x, y, torch.Generator().manual_seed(0))
         return float((pair["clean"] - pair["first"]).abs().max())
 
     assert apart(1) <= attack.step_size + 1e-6 < apart(2)

@@ -3,6 +3,7 @@ method is tested as it appears."""
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,23 +44,21 @@ def loss_of(method: Method, model: nn.Module | None = None, state: dict[str, Ten
 
 
 def test_every_file_of_the_folder_registers_its_methods() -> None:
-    assert {"natural", "pgd_at"} <= METHODS.keys() and all(cls.name == name for name,
-                                                           cls in METHODS.items())
-    files = {p.stem for p in __import__("pathlib").Path(room.__file__).parent.glob("*.py")} - {
-        "__init__", "base"}
+    assert all(cls.name == name for name, cls in METHODS.items())
+    files = {p.stem for p in Path(room.__file__).parent.glob("*.py")} - {"__init__", "base"}
     assert {cls.__module__.rsplit(".", 1)[1] for cls in METHODS.values()} == files
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_is_plain_frozen_data_with_a_docstring(name: str) -> None:
     method = METHODS[name]()
-    assert method == METHODS[name]() and repr(method) == repr(
-        METHODS[name]()) and " at 0x" not in repr(method)
+    assert method == METHODS[name]() and repr(method) == repr(METHODS[name]())
+    assert " at 0x" not in repr(method) and method.wants_report in ("errors", "flips", "")
     json.dumps(dataclasses.asdict(method))  # as records keep it
     with pytest.raises(dataclasses.FrozenInstanceError):
         method.attack = None
-    assert METHODS[name].__doc__ and not METHODS[name].__doc__.startswith(
-        f"{METHODS[name].__name__}(")
+    doc = METHODS[name].__doc__
+    assert doc and not doc.startswith(f"{METHODS[name].__name__}(")
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
@@ -71,10 +70,10 @@ def test_loss_is_a_finite_number_with_gradients(name: str, epoch: int) -> None:
     assert loss.shape == () and torch.isfinite(loss) and loss > 0
     assert all(p.grad is None for p in model.parameters()), "the attack left gradients behind"
     loss.backward()
-    assert all(torch.isfinite(p.grad).all()
-               for p in model.parameters()) and model.head.weight.grad.abs().sum() > 0
-    assert all(m.training for m in model.modules()) and all(p.requires_grad
-                                                            for p in model.parameters())
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+    assert model.head.weight.grad.abs().sum() > 0
+    assert all(m.training for m in model.modules())
+    assert all(p.requires_grad for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -85,36 +84,27 @@ def test_the_steps_generator_is_the_only_source_of_chance(name: str) -> None:
         method = dataclasses.replace(method, attack=dataclasses.replace(method.attack, noise=0.01))
     before = random_states()
     losses = [loss_of(method, None, state, at(seed)).item() for seed in (1, 1, 2)]
-    assert before == random_states() and losses[0] == losses[1] and (losses[0] == losses[2]) == (
-        name == "natural")
+    assert before == random_states() and losses[0] == losses[1]
+    assert (losses[0] == losses[2]) == (name == "natural")
+
+
+COUNTS = (10, 10, 20)
+REPORT = Report(Errors((1, 5, 3), COUNTS), Errors((4, 9, 6), COUNTS), ("a", "b", "c"),
+                flips=Errors((5, 9, 8), COUNTS))
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_neither_loss_nor_update_changes_what_it_was_given(name: str) -> None:
+def test_memory_is_tensors_that_nobody_changes_in_place(name: str) -> None:
+    """Neither loss nor update changes what it was given; the memory keeps names, shapes, types."""
     method, state = made(name)
-    kept, x, y = {k: v.clone() for k, v in state.items()}, X.clone(), Y.clone()
+    before, x, y = {k: v.clone() for k, v in state.items()}, X.clone(), Y.clone()
     loss_of(method, None, state)
-    if method.update_every is not None:
-        method.update(state, some_report(method), at())
-    assert state.keys() == kept.keys() and all(torch.equal(v, kept[k]) for k, v in state.items())
+    later = method.update(state, REPORT, at())
+    assert state.keys() == before.keys() and all(torch.equal(v, before[k])
+                                                 for k, v in state.items())
     assert torch.equal(x, X) and torch.equal(y, Y)
-
-
-def some_report(method: Method) -> Report:
-    counts = (10, 10, 20)
-    return Report(Errors((1, 5, 3), counts), Errors((4, 9, 6), counts), ("a", "b", "c"),
-                  flips=Errors((5, 9, 8), counts))
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_memory_is_tensors_and_keeps_its_shape(name: str) -> None:
-    method, state = made(name)
-    assert all(isinstance(v, Tensor) for v in state.values())
-    if method.update_every is None:
-        return
-    later = method.update(state, some_report(method), at())
-    assert {k: (v.shape, v.dtype) for k, v in later.items()} == {k: (v.shape, v.dtype) for k,
-        v in state.items()}
+    assert {k: (v.shape, v.dtype) for k, v in later.items()} == {
+        k: (v.shape, v.dtype) for k, v in state.items()}
     assert all(torch.isfinite(v).all() for v in later.values() if v.is_floating_point())
 
 
@@ -123,21 +113,17 @@ def test_it_learns(name: str) -> None:
     """Three classes told apart by brightness, with a budget too small to hide it; and twice the
     same."""
     y = labels(60)
-    data = split(60)
-    data = dataclasses.replace(data, x=(0.2 * images(60) + 0.4 * y.reshape(-1, 1, 1, 1)).clamp(0,
-        1), y=y)
+    bright = (0.2 * images(60) + 0.4 * y.reshape(-1, 1, 1, 1)).clamp(0, 1)
+    data = dataclasses.replace(split(60), x=bright, y=y)
     method = METHODS[name]()
     if hasattr(method, "attack"):
         method = dataclasses.replace(method, attack=method.attack.at(0.01))
 
-    def run() -> Any:
-        def check(model: nn.Module, step: Step) -> Report:
-            return evaluate(model, data, PGD(0.01, 0.01, 2), flips=True, progress=False)
+    def check(model: nn.Module, step: Step) -> Report:
+        return evaluate(model, data, PGD(0.01, 0.01, 2), flips=True, progress=False)
 
-        return fit(Small(), method, data, epochs=5, optim=Optim(lr=0.01, batch=10), seed=0,
-                   validate=check, progress=False)
-
-    first, second = run(), run()
+    first, second = (fit(Small(), method, data, epochs=5, optim=Optim(lr=0.01, batch=10), seed=0,
+                         validate=check, progress=False) for _ in range(2))
     assert same_weights(first.model, second.model) and first.history == second.history
     # (what is optimised may change from epoch to epoch; so the errors are looked at)
     assert evaluate(first.model, data, PGD(0.01, 0.01, 5), progress=False).rob.mean < 0.1
@@ -176,20 +162,16 @@ def test_natural_is_the_mean_cross_entropy() -> None:
     torch.testing.assert_close(loss_of(METHODS["natural"]()), by_hand)
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        pgd_at(mix=1),
-        pgd_at(PGD(0.1, steps=0, start="clean")),
-        pgd_at(PGD(eps=0)),
-        pgd_at(PGD(eps=0), mix=0.5),
-        pgd_at(PGD(0.1, 0, 5, start="clean")),
-    ],
-    ids=["nothing is attacked", "no steps", "no budget", "no budget, half attacked",
-         "steps of no length"],
-)
-def test_an_attack_that_does_nothing_is_natural_training(method: Method) -> None:
-    assert torch.equal(loss_of(method), loss_of(METHODS["natural"]()))
+NOTHING = {
+    "nothing is attacked": {"mix": 1}, "no steps": {"attack": PGD(0.1, steps=0, start="clean")},
+    "no budget": {"attack": PGD(eps=0)}, "half attacked": {"attack": PGD(eps=0), "mix": 0.5},
+    "steps of no length": {"attack": PGD(0.1, 0, 5, start="clean")},
+}
+
+
+@pytest.mark.parametrize("kind", NOTHING)
+def test_an_attack_that_does_nothing_is_natural_training(kind: str) -> None:
+    assert torch.equal(loss_of(pgd_at(**NOTHING[kind])), loss_of(METHODS["natural"]()))
 
 
 def test_adversarial_training_is_the_loss_of_the_attacks_last_iterates() -> None:
@@ -199,25 +181,19 @@ def test_adversarial_training_is_the_loss_of_the_attacks_last_iterates() -> None
     assert loss_of(pgd_at(attack), model) > loss_of(METHODS["natural"](), model) + 0.01
 
 
-@pytest.mark.parametrize(("mix", "attacked"), [(0, 12), (0.25, 9), (0.5, 6), (1, 0)])
-def test_the_mix_is_the_clean_share(mix: float, attacked: int) -> None:
+@pytest.mark.parametrize(("n", "mix", "attacked"), [
+    (12, 0, 12), (12, 0.25, 9), (12, 0.5, 6), (12, 1, 0), (1, 0.5, 1), (5, 0.5, 3), (7, 0.5, 3),
+    (100, 0.5, 50)])
+def test_the_mix_is_the_clean_share(n: int, mix: float, attacked: int) -> None:
     """Exactly so many images are attacked; the others reach the model untouched and in their
     places."""
-    spy, model = Spy(), Seen().eval()
-    loss_of(pgd_at(spy, mix=mix), model)
+    spy, model, x = Spy(), Seen().eval(), images(n)
+    pgd_at(spy, mix=mix).loss(model, x, labels(n), {}, at())
     white = (model.last == 1).flatten(1).all(1)
-    assert white.sum() == attacked == sum(map(len, spy.given)) and torch.equal(model.last[~white],
-        X[~white])
-    if attacked:
-        given = {x.numpy().tobytes() for x in spy.given[0]}
-        assert given == {x.numpy().tobytes() for x in X[white]}
-
-
-@pytest.mark.parametrize(("n", "attacked"), [(1, 1), (5, 3), (7, 3), (100, 50)])
-def test_half_of_an_odd_batch(n: int, attacked: int) -> None:
-    spy = Spy()
-    pgd_at(spy, mix=0.5).loss(Small().eval(), images(n), labels(n), {}, at())
-    assert sum(map(len, spy.given)) == attacked
+    assert white.sum() == attacked == sum(map(len, spy.given))
+    assert torch.equal(model.last[~white], x[~white])
+    given = {z.numpy().tobytes() for z in torch.cat(spy.given)}
+    assert given == {z.numpy().tobytes() for z in x[white]}
 
 
 def test_which_half_is_attacked_changes_from_batch_to_batch() -> None:

@@ -13,7 +13,8 @@ from hypothesis import given
 from torch import Tensor, nn
 
 from course_lib import native
-from course_lib.attacks import PGD, frozen
+from course_lib.attacks import PGD
+from course_lib.inference import frozen
 from course_lib.models import build
 from course_lib.native import norm as kernel
 from course_lib.native import relu_of_norm

@@ -1,0 +1,158 @@
+"""The papers' recipes say what the papers' code says, and each of them can take a step."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from course_lib.attacks import PGD
+from course_lib.data import Split
+from course_lib.experiments import RECIPES
+from course_lib.experiments.cifar10 import EPOCHS, HOT_EPOCHS, HOT_START
+from course_lib.fairness import Errors, Report
+from course_lib.lab.publish import publish
+from course_lib.methods import METHODS
+from course_lib.models import build
+from course_lib.recipes import Recipe, run
+from course_lib.training import fit
+from tests.helpers import images, labels
+
+GPU = {name: recipe for name, recipe in RECIPES.items() if name.startswith("gpu/")}
+OURS = {name: recipe for name, recipe in RECIPES.items() if name.startswith("cifar10/")}
+CLASSES = {"cifar10": 10, "cifar100": 100, "imagenette": 10}
+HEAVY = [name for name, r in GPU.items() if r.model == "wide_resnet28x10_imagenet"]
+# Epochs, rate, weight decay, and (epoch counted from one, factor) of the drops: algorithms.md's
+# figures, written out.
+TOLD: dict[str, tuple[int, float, float, dict[int, float]]] = {
+    "pgd-at": (110, 0.1, 5e-4, {1: 1, 99: 1, 100: 0.1, 104: 0.1, 105: 0.01, 110: 0.01}),
+    "trades-1": (76, 0.1, 2e-4, {1: 1, 74: 1, 75: 0.1, 76: 0.1}),
+    "trades-6": (76, 0.1, 2e-4, {74: 1, 75: 0.1}),
+    "frl-05": (40, 1e-3, 5e-4, {1: 1, 40: 1}), "frl-07": (40, 1e-3, 5e-4, {1: 1, 40: 1}),
+    "bat": (200, 0.1, 2e-4, {74: 1, 75: 0.1, 89: 0.1, 90: 0.01, 99: 0.01, 100: 0.001, 200: 0.001}),
+    "fat": (120, 0.1, 2e-4, {59: 1, 60: 0.1, 90: 0.01, 109: 0.01, 110: 0.005}),
+    "gairat": (100, 0.1, 2e-4, {29: 1, 30: 0.1, 59: 0.1, 60: 0.01, 100: 0.01}),
+    "wide gairat": (120, 0.1, 2e-4, {59: 1, 60: 0.1, 89: 0.1, 90: 0.01, 109: 0.01, 110: 0.005}),
+}
+CHANGED: dict[str, dict[str, Any]] = {
+    "trades-1": {"beta": 1.0}, "trades-6": {"beta": 6.0}, "frl-05": {"tau": (0.05, 0.05)},
+    "frl-07": {"tau": (0.07, 0.07)}, "gairat": {"begin": 29 / 100},
+    "wide gairat": {"begin": 59 / 120}}
+
+
+@functools.lru_cache(maxsize=1)  # the recipes come network by network
+def network(model: str, classes: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """A network and its first weights, since drawing 36 million takes longer than a step."""
+    made = build(model, classes=classes)
+    return made, {k: v.clone() for k, v in made.state_dict().items()}
+
+
+def takes_a_step(recipe: Recipe, classes: int, pixels: int) -> None:
+    """One step of the attack, one of the optimiser, on a batch of two; all weights change."""
+    model, before = network(recipe.model, classes)
+    model.load_state_dict(before)
+    method = recipe.method if recipe.method.name == "natural" else dataclasses.replace(
+        recipe.method, attack=dataclasses.replace(recipe.method.attack, steps=1))  # type: ignore[attr-defined,call-arg]
+    names = tuple(map(str, range(classes)))
+    nat, rob = (Errors((n, *[1] * (classes - 1)), (10,) * classes) for n in (7, 9))
+    history = fit(model, method, Split(images(2, (3, pixels, pixels)), labels(2, classes), names),
+                  epochs=1, optim=recipe.optim, seed=0, progress=False,
+                  validate=lambda m, at: Report(nat, rob, names, "pgd20", 8 / 255)).history
+    assert history[0]["loss"] > 0
+    assert len(history[0]["validation"]) == (recipe.method.name == "frl")
+    for key, now in model.named_parameters():
+        assert torch.isfinite(now).all() and not torch.equal(now, before[key]), key
+
+
+def test_every_method_network_and_data_set() -> None:
+    assert set(GPU) == {f"gpu/{data}/{net}/{kind}" for data in CLASSES
+                        for net in ("resnet18", "preact_resnet18", "wide_resnet28x10")
+                        for kind in TOLD if kind != "wide gairat"}
+
+
+@pytest.mark.parametrize("name", GPU)
+def test_the_papers_settings(name: str) -> None:
+    _, data, net, kind = name.split("/")
+    recipe, variant = GPU[name], "wide gairat" if (kind, net[:4]) == ("gairat", "wide") else kind
+    assert (recipe.dataset, recipe.transform) == (data, "")
+    assert recipe.model == net + "_imagenet" * (data == "imagenette")
+    (epochs, rate, decay, factors), o = TOLD[variant], recipe.optim
+    assert (recipe.epochs, o.lr, o.weight_decay) == (epochs, rate, decay)
+    assert (o.name, o.batch, o.momentum, o.augment) == ("sgd", 128, 0.9, "crop-flip")
+    assert {e: o.rate(e - 1) for e in factors} == pytest.approx(
+        {e: rate * f for e, f in factors.items()})
+    m: Any = recipe.method
+    start = ("ce", "uniform") if kind in ("pgd-at", "fat", "gairat") else ("kl", "gaussian")
+    assert m.attack == PGD(8 / 255, 2 / 255, 10, *start, 0.001 if kind == "fat" else 0.0)
+    assert m == METHODS[m.name](**CHANGED.get(variant, {}))
+    if kind == "gairat":  # the authors weight from this epoch on, counted from one as the drops are
+        assert (60 if variant != kind else 30) == min(
+            e + 1 for e in range(epochs) if not e < m.begin * epochs)
+    if kind.startswith("frl"):
+        assert (m.variant, recipe.start) == ("rmrw", name.replace(kind, "trades-1"))
+        assert recipe.validation == PGD(steps=20)
+        assert recipe.validation_images == (3000 if data == "cifar10" else None)
+    else:
+        assert not recipe.start
+
+
+@pytest.mark.parametrize("name", [n for n in GPU if n not in HEAVY])
+def test_each_takes_a_step(name: str) -> None:
+    takes_a_step(GPU[name], CLASSES[GPU[name].dataset],
+                 32 if GPU[name].dataset == "imagenette" else 8)
+
+
+def test_the_heaviest_by_its_size() -> None:
+    heavy = build("wide_resnet28x10_imagenet")
+    assert len(HEAVY) == 8 and sum(p.numel() for p in heavy.parameters()) == 36_481_114
+
+
+# ------------------------------------------------------------------------------------------ at the size of two cores
+
+
+def test_ours_are_on_equal_terms() -> None:
+    """The same network, data, batches and number of epochs for all, FRL's hot start counted, and
+    one rate that falls throughout."""
+    assert set(OURS) == {f"cifar10/{n}" for n in ("natural", "pgd-at", "trades-6", "hot-start",
+                                                  "frl-05", "bat")}
+    assert {(r.dataset, r.model, r.transform, r.optim.batch, r.optim.augment)
+            for r in OURS.values()} == {("cifar10", "preact_resnet_s", "", 128, "crop-flip")}
+    falling = [0.1 * (EPOCHS - e) / EPOCHS for e in range(EPOCHS)]
+    hot, frl = OURS[HOT_START], OURS["cifar10/frl-05"]
+    for recipes in ((hot, frl), *((r,) for r in OURS.values() if r not in (hot, frl))):
+        assert sum(r.epochs for r in recipes) == EPOCHS == 8
+        assert [r.optim.rate(e) for r in recipes
+                for e in range(r.epochs)] == pytest.approx(falling)
+        assert [r.start for r in recipes] == ["", HOT_START][:len(recipes)]
+    assert hot.epochs == HOT_EPOCHS
+    assert [OURS[f"cifar10/{n}"].seeds for n in ("pgd-at", "bat", "natural")] == [3, 3, 1]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_ours_attack_as_the_papers_in_bfloat16_and_take_a_step(name: str) -> None:
+    m: Any = OURS[name].method
+    if m.name != "natural":
+        assert m.attack == dataclasses.replace(METHODS[m.name]().attack, bf16=True)  # type: ignore[attr-defined]
+    assert all(attack in ("pgd20", "cw20") for attack, _ in OURS[name].examination), (
+        "what is published is computed in float32")
+    takes_a_step(OURS[name], 10, 8)
+
+
+def test_frl_from_its_hot_start_to_a_record(tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both halves as `train` runs them, on 50 embedded images; a record says that the attack was
+    computed in bfloat16."""
+    for name in (HOT_START, "cifar10/frl-05"):
+        monkeypatch.setitem(RECIPES, name, dataclasses.replace(
+            OURS[name], examination=(), validation=PGD(steps=1, bf16=True)))
+        trained, record = run(name, 0, tmp_path / "runs", limit=50, epochs=1, models=tmp_path,
+                              progress=False)
+        publish(record["recipe"], 0, trained.model, record, tmp_path)
+    told = record["made_from"]["recipe"]
+    assert told["method"]["attack"]["bf16"] is True and told["start"] == HOT_START
+    assert told["optim"]["augment"] == "crop-flip"
+    assert len(record["history"]) == 1 and record["history"][0]["state"]["w0"]
+    assert record["made_from"]["training_examples"] == 40
