@@ -24,11 +24,10 @@ from course_lib.datasets.adult import UNITS, balanced
 from course_lib.errors import CourseError, pick, whole
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report
-from course_lib.lab.torchrun import group
 from course_lib.machine import device
 from course_lib.methods import METHODS, Method, Step
 from course_lib.models import build
-from course_lib.training import Optim, Run, divided, environment, fit
+from course_lib.training import Optim, Run, divided, environment, fit, group
 from course_lib.zoo import entry, load_model, load_record, models_dir, verified
 
 Places = Sequence[Path | None]  # folders of stored models; None is the one of the course

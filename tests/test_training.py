@@ -360,7 +360,7 @@ def test_what_saves_slowly_is_saved_less_often(cost: float, every: float | None,
             super().save(step, state)
             passes(cost)
 
-    monkeypatch.setattr("course_lib.training.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("course_lib.checkpoints.saver.time", SimpleNamespace(monotonic=lambda: now[0]))
     store = Slow()
     train(Remembering(before=lambda at: passes(40)), store=store, epochs=2, save_every=every)
     assert sorted(store.saves) == saves

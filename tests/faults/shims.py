@@ -49,8 +49,8 @@ def same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
-        return (a.dtype == b.dtype and a.shape == b.shape
-                and a.contiguous().numpy().tobytes() == b.contiguous().numpy().tobytes())
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(
+            *(tensor.flatten().view(torch.uint8) for tensor in (a, b)))
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
     if isinstance(a, list | tuple):

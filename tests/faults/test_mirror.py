@@ -40,7 +40,6 @@ def test_lying_schedules(folder: Path) -> None:
         draw = random.Random(seed)
         store = Store(folder / f"{seed}", folder / f"{seed} mirror")
         assert store.mirror
-        store.mirror.retry = 0.001
         store.mirror.folder.disk = disk = LyingDisk(seed, draw.choice((0.02, 0.1, 0.3)))
         for step in range(draw.randrange(4, 10)):
             with warnings.catch_warnings():

@@ -26,8 +26,6 @@ from course_lib.training import fit
 from tests.faults.jobs import EPOCHS, Stateful, training
 from tests.faults.shims import FailingDisk, mounts, stand_in
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*cut short")
-
 
 @pytest.fixture(autouse=True)
 def in_colab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +134,6 @@ def test_drive_is_not_mounted(wanted: dict[str, Tensor], monkeypatch: pytest.Mon
 def test_drive_fails_in_mid_run_and_comes_back(wanted: dict[str, Tensor], code: int) -> None:
     store = colab.setup(drive=True).store("run")
     assert store.mirror
-    store.mirror.retry = 0.001
     store.mirror.folder.disk = FailingDisk(20, code, stays=True)
     HAPPENS[0] = lambda: store.mirror and setattr(store.mirror.folder, "disk", Disk())
     with warnings.catch_warnings(record=True) as told:
@@ -151,7 +148,6 @@ def test_drive_fails_in_mid_run_and_comes_back(wanted: dict[str, Tensor], code: 
 def test_drive_is_full_from_the_start(wanted: dict[str, Tensor]) -> None:
     store = colab.setup(drive=True).store("run")
     assert store.mirror
-    store.mirror.retry = 0.001
     store.mirror.folder.disk = FailingDisk(0, errno.ENOSPC, stays=True)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib import recipes
+from course_lib import recipes, training
 from course_lib.checkpoints import Store
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
@@ -71,6 +71,7 @@ def work(rank: int, meeting: str, pipe: Any) -> None:
     os.environ.update(LOCAL)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    training.join(Group(rank, 2))
     while True:
         job, words = pipe.recv()
         try:
@@ -339,7 +340,7 @@ def kept(rank: int, folder: str) -> dict[str, Any]:
 
 def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
     assert all(e["processes of torchrun"] == 2 for e in pair(kept, str(tmp_path / "two")))
-    with pytest.raises(CourseError, match=r"processes of torchrun is not given, was 2\. Put this back as it was"):
+    with pytest.raises(CourseError, match=r"processes of torchrun is not given, was 2\. Restore these settings"):
         kept(0, str(tmp_path / "two"))
     assert "processes of torchrun" not in kept(0, str(tmp_path / "one"))
     first, second = pair(kept, str(tmp_path / "one"))
@@ -351,17 +352,13 @@ def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_one_process_is_a_group_that_does_nothing() -> None:
-    x, y = torch.rand(5, 2), torch.arange(5)
-    stats, before = {"seen": y}, x.clone()
+    x, y, loss = torch.rand(5, 2), torch.arange(5), torch.tensor(0.25)
+    stats = {"seen": y}
     with parallel.joined() as group:
-        assert group == Group(0, 1) == parallel.group() and group.first
-        assert all(torch.equal(a, b) for a, b in zip(group.share(x, y)[:2], (x, y),
-                                                     strict=True)) and group.share(x, y)[2] == 1
-        group.mean([x], 0.5)
-        assert torch.equal(x, before) and group.total(stats,
-                                                      1.0) is stats and group.from_first(
-                                                          stats) is stats
-        assert group.any(True) and not group.any(False)
+        assert group is training.group() and type(group) is training.Alone
+        assert group.share(x, y) == (x, y, 1.0) and group.from_first(stats) is stats
+        assert group.exchange(Small(), [], loss, stats, 0.5) == (0.25, stats)
+        assert group.any(True) and not group.any(False) and group.identity() == {}
         with pytest.raises(ArithmeticError, match="as it is"), group.together():
             raise ArithmeticError("as it is")
     assert not dist.is_initialized()
