@@ -47,16 +47,17 @@ class Optim:
         pick(AUGMENTATIONS, self.augment, "augmentation")
         whole(self.batch, "batch size", 1)
         if not 0 < self.lr < math.inf:
-            raise CourseError(f"The learning rate is {self.lr}; it must be a positive number, such "
-                              "as 1e-3.")
-        for word, value in (("momentum", self.momentum), ("weight decay", self.weight_decay)):
-            if not 0 <= value < 1:
-                raise CourseError(f"The {word} is {value}; it must be a number from 0 to below 1.")
+            raise CourseError(f"The learning rate is {self.lr}; it must be positive, such as 1e-3.")
+        for word in ("momentum", "weight_decay"):
+            if not 0 <= (value := getattr(self, word)) < 1:
+                raise CourseError(f"{word} is {value}; it must be a number from 0 to below 1.")
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimiser of these settings, for the parameters of `model`."""
         return OPTIMISERS[self.name](model, self)
 
     def rate(self, epoch: int) -> float:
+        """The learning rate in an epoch, which are counted from 0."""
         return self.lr * next((f for e, f in reversed(self.drops) if epoch >= e), 1.0)
 
 
@@ -187,8 +188,8 @@ class _Training:
         with self.group.together():
             report = self.validate(self.model, at) if self.validate and self.group.first else None
         report = self.group.from_first(report)
-        self.memory = self.method.update(self.memory, report, at)
-        self.stats, self.updated = {}, True
+        memory = self.method.update(self.memory, report, at)
+        self.memory, self.stats, self.updated = memory, {}, True
         if report is not None and self.batch == 0:  # the history has one report per epoch
             self.reports.append({"batch": self.batch, **report.to_json()})
 

@@ -471,8 +471,8 @@ def test_bad_input(words: dict[str, Any], say: str, method: str) -> None:
         *[({"lr": v}, "learning rate") for v in (0, -1, float("nan"), float("inf"))],
         ({"momentum": -1}, "momentum"),
         ({"momentum": 1}, "momentum"),
-        ({"weight_decay": -1}, "weight decay"),
-        ({"weight_decay": float("nan")}, "weight decay"),
+        ({"weight_decay": -1}, "weight_decay"),
+        ({"weight_decay": float("nan")}, "weight_decay"),
     ],
 )
 def test_an_optimiser_that_makes_no_sense(words: dict[str, Any], say: str) -> None:

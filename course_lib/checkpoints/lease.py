@@ -16,14 +16,14 @@ from filelock import FileLock, Timeout
 from course_lib.checkpoints.disk import Folder
 from course_lib.errors import CourseError
 
-HOLDER = "writer.txt"
+HOLDER = "last-writer.txt"
 
 
 class Lease:
     """The right of this process to write to a folder."""
 
     def __init__(self, folder: Folder) -> None:
-        self.folder, self.holder = folder, folder.path / HOLDER
+        self.folder = folder
         self.lock: FileLock | None = None
 
     def take(self) -> None:
@@ -47,12 +47,10 @@ class Lease:
         """Give the lock back, unless another store of this process still has it."""
         if self.lock is not None:
             with suppress(OSError):  # the process ends some time, and the lock with it
-                if self.lock.lock_counter == 1:
-                    self.holder.unlink(missing_ok=True)
                 self.lock.release()
             self.lock = None
 
     def _who(self) -> str:
         with suppress(OSError, ValueError):
-            return self.folder.disk.read(self.holder, 200).decode()
+            return self.folder.disk.read(self.folder.path / HOLDER, 200).decode()
         return "another process"

@@ -1,4 +1,4 @@
-"""When a training is saved, and how it is stopped without loss."""
+"""When a training is saved and how it is stopped, for the loop in training.py."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ class Saver:
     several processes, which must all stop after the same batch.
     """
 
-    def __init__(self, t: Any, store: Any, every: float | None,
-                 progress: bool) -> None:
+    def __init__(self, t: Any, store: Any, every: float | None, progress: bool) -> None:
         self.t, self.store = t, store if t.group.first else None
         self.asked, self.every = every, 60.0 if every is None else every
         self.stopped = False
