@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course_lib.attacks import PGD
 from course_lib.checkpoints import SaveError
@@ -297,6 +298,15 @@ def test_an_exception_between_batches_loses_nothing(break_at: str) -> None:
         train(Failing(3), store=store, validate=checking)
     assert same(train(Remembering(3), validate=validate),
                 train(Failing(3), store=store, validate=checking))
+
+
+def test_a_step_that_is_cut_short_is_not_saved() -> None:
+    """Its weights have changed, and its batch is not counted yet."""
+    store, hook = Memory(), register_optimizer_step_post_hook(failing_at(9))
+    with pytest.raises(ArithmeticError):
+        train(store=store)
+    hook.remove()
+    assert sorted(store.saves) == [7] and same(train(), train(store=store))
 
 
 def test_a_finished_training_is_not_trained_again() -> None:

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +107,14 @@ def test_opening_again_in_the_same_process_is_fine(server: Any, folder: Path) ->
     new.close()
 
 
-def test_a_store_that_is_closed_by_another_thread_is_free(server: Any, folder: Path) -> None:
-    store = Store(folder)
-    store.open({"run": 1}, {})
-    thread = threading.Thread(target=store.close)
-    thread.start()
-    thread.join()
+def test_threads_of_one_process_share_it(server: Any, folder: Path) -> None:
+    first, second = Store(folder), Store(folder)
+    first.open({"run": 1}, {})
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(second.open, {"run": 1}, {}).result()
+        pool.submit(first.close).result()
+    assert held(server, folder)
+    second.close()
     assert not held(server, folder)
 
 
