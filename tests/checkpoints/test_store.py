@@ -396,6 +396,4 @@ def test_a_file_that_is_listed_but_not_there_is_skipped(tmp_path: Path) -> None:
     store.save(1, {"model": {}})
     (tmp_path / str(Key(9, "a" * 64))).symlink_to("nowhere")
     with pytest.warns(UserWarning, match="ckpt-9-a* is skipped: it is not there any more"):
-        found = store.latest()
-    assert found is not None
-    assert found[0] == 1
+        assert (store.latest() or (0,))[0] == 1

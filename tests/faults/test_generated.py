@@ -18,7 +18,7 @@ from course_lib.checkpoints.packing import FORMAT, pack, unpack
 from course_lib.checkpoints.store import RECORD, Store
 from course_lib.colab import Session
 from course_lib.errors import CourseError
-from tests.faults.shims import MEMORY, make_state, same, share
+from tests.faults.shims import MEMORY, make_state, newest, same, share
 
 EXAMPLES = settings(max_examples=share(2_000))
 JSON = st.recursive(
@@ -133,15 +133,9 @@ def test_generated_names(names: list[str], data: bytes) -> None:
                 (folder / name).write_bytes(data)
         (folder / good).write_bytes(PACKED.data)
         others = {path.name for path in folder.iterdir() if not NAME.fullmatch(path.name)}
-        store = Store(folder)
-        found = store.latest()
-        assert found is not None
-        assert found[0] == 4
-        assert same(found[1], make_state(4))
-        store.save(5, make_state(5))  # prunes
-        found = store.latest()
-        assert found is not None
-        assert found[0] == 5
+        assert newest(folder) == 4
+        Store(folder).save(5, make_state(5))  # prunes
+        assert newest(folder) == 5
         assert others <= {path.name for path in folder.iterdir()}
 
 

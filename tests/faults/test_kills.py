@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from course_lib.checkpoints import Store
-from tests.faults.shims import WatchedDisk, make_state, same, share
+from tests.faults.shims import WatchedDisk, make_state, newest, share
 
 KILLS = 200
 METHODS = ("natural", "pgd_at", "stateful")
@@ -134,13 +134,6 @@ def test_kill_at_each_step_of_a_save(server: Any, folder: Path) -> None:
                 best = found
             assert newest_after_another_save(place) == 100
             assert not list(place.glob(".tmp-*"))
-
-
-def newest(folder: Path) -> int:
-    found = Store(folder).latest()  # a warning would fail the test
-    assert found is not None
-    assert same(found[1], make_state(found[0]))
-    return found[0]
 
 
 def newest_after_another_save(folder: Path) -> int:

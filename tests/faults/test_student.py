@@ -86,9 +86,7 @@ def stopped(store: Store) -> None:
 def test_the_stop_button_and_the_cell_again(wanted: dict[str, Tensor]) -> None:
     session = colab.setup()
     stopped(session.store("run"))
-    found = session.store("run").latest()
-    assert found is not None
-    assert found[0] == 14  # the batch under way is finished and kept
+    assert (session.store("run").latest() or (0,))[0] == 14  # the batch under way is finished and kept
     assert equal(cell(session.store("run")), wanted)
     assert equal(cell(session.store("run")), wanted)  # once more: it is finished
 
@@ -97,9 +95,7 @@ def test_run_all_after_a_reconnect(wanted: dict[str, Tensor], folder: Path) -> N
     stopped(colab.setup(drive=True).store("run"))
     shutil.rmtree(folder / "content")  # the machine is another one
     store = colab.setup(drive=True).store("run")
-    found = store.latest()
-    assert found is not None
-    assert found[0] == 14
+    assert (store.latest() or (0,))[0] == 14
     assert equal(cell(store), wanted)
     assert store.status == "saved locally, on Drive, verified"
 

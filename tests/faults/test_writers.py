@@ -44,9 +44,7 @@ def test_two_writers_and_a_reader_without_any_lease(server: Any, folder: Path) -
     waiter.join()
     assert ends == [0, 0]
     assert last > each // 2
-    found = Store(folder).latest()
-    assert found is not None
-    assert found[0] == each + each // 10
+    assert (Store(folder).latest() or (0,))[0] == each + each // 10
     print(f"{2 * each} saves, {reads} reads, of writers {seen}")
 
 
@@ -67,9 +65,7 @@ def test_the_second_is_told_who_holds_it_and_takes_over_when_that_one_is_dead(se
         os.kill(pid, signal.SIGKILL)
         assert server.wait(pid) == -signal.SIGKILL
         store.open({"run": 1}, {})
-        found = store.latest()
-        assert found is not None
-        assert found[0] == 1
+        assert (store.latest() or (0,))[0] == 1
         store.close()
 
 
