@@ -133,12 +133,12 @@ class Folder:
 
     def copies(self) -> dict[Key, list[str]]:
         """The files of each checkpoint: one, or more where Drive has made second copies."""
-        found: dict[Key, list[str]] = {}
+        files: dict[Key, list[str]] = {}
         with suppress(FileNotFoundError):
             for name in sorted(self.disk.names(self.path)):
                 if match := NAME.fullmatch(name):
-                    found.setdefault(Key(int(match[1]), match[2]), []).append(name)
-        return found
+                    files.setdefault(Key(int(match[1]), match[2]), []).append(name)
+        return files
 
     def read(self, key: Key) -> bytes:
         """The bytes of a checkpoint, which hash to its name. Damaged when no file has them."""

@@ -48,6 +48,18 @@ def a_state() -> dict[str, Any]:
     }
 
 
+def newest(store: Store) -> int:
+    return (store.latest() or (0,))[0]
+
+
+def stored(folder: Path, *, mirror: Path | None = None, step: int = 7, weight: float = 1.0) -> Store:
+    """The store of a run that was closed after one save."""
+    with Store(folder, mirror) as store:
+        store.open(IDENTITY, ENVIRONMENT)
+        store.save(step, {"model": {"w": torch.full((3,), weight)}})
+    return store
+
+
 def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
     state = a_state()
     store = Store(tmp_path / "run")
@@ -113,7 +125,7 @@ def test_a_checkpoint_of_the_old_format_does_not_stop_a_new_run(tmp_path: Path) 
         store.open(IDENTITY, ENVIRONMENT)
         store.save(1, {"model": {}})
         with pytest.warns(UserWarning, match="torch.save wrote it"):
-            assert (store.latest() or (0,))[0] == 1
+            assert newest(store) == 1
 
 
 def test_what_is_saved_is_the_state_of_that_moment(tmp_path: Path) -> None:
@@ -134,7 +146,7 @@ def test_keeps_the_newest_three(tmp_path: Path) -> None:
     for step in (5, 1, 9, 7, 30, 200):
         store.save(step, {"model": {}, "step": step})
     assert sorted(key.step for key in store.folder.copies()) == [9, 30, 200]
-    assert (store.latest() or (0,))[0] == 200
+    assert newest(store) == 200
     more = Store(tmp_path, keep=5)
     for step in range(201, 210):
         more.save(step, {"model": {}})
@@ -177,7 +189,7 @@ def test_a_state_without_an_end_or_beyond_measure_is_refused(tmp_path: Path) -> 
         store.save(-1, {})
     assert store.latest() is None
     store.save(1, {"list": [1 / 3] * 200_000})
-    assert (store.latest() or (0,))[0] == 1
+    assert newest(store) == 1
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -186,15 +198,12 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, bad: float) -
     store.save(1, {"model": {"w": torch.zeros(2)}, "loss": bad, "best": torch.tensor(bad)})
     with pytest.raises(SaveError, match=r"\['model'\]\['w'\] is NaN or infinite"):
         store.save(2, {"model": {"w": torch.tensor([0.0, bad])}})
-    assert (store.latest() or (0,))[0] == 1
+    assert newest(store) == 1
     assert "NaN" in store.status
 
 
 def test_another_run_is_refused_with_a_list_and_the_word(tmp_path: Path) -> None:
-    store = Store(tmp_path / "run")
-    store.open(IDENTITY, ENVIRONMENT)
-    store.save(7, {"model": {}})
-    store.close()
+    stored(tmp_path / "run")
     other = {**IDENTITY, "rate": 0.01, "data": "cd34", "seed": 1}
     del other["classes"]
     store = Store(tmp_path / "run")
@@ -214,21 +223,18 @@ def test_another_run_is_refused_with_a_list_and_the_word(tmp_path: Path) -> None
     fresh.close()
     assert store.fresh().dir == fresh.fresh().dir == tmp_path / "run-3"
     store.open(IDENTITY, ENVIRONMENT)  # the old one goes on as it was
-    assert (store.latest() or (0,))[0] == 7
+    assert newest(store) == 7
     store.close()
 
 
 def test_another_environment_is_told_and_goes_on(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.open(IDENTITY, ENVIRONMENT)
-    store.save(7, {"model": {}})
-    store.close()
+    stored(tmp_path)
     store = Store(tmp_path)
     with pytest.warns(UserWarning,
                       match="threads is 4, was 1: results should be equivalent, but may not be "
                       "bit-identical"):
         store.open(IDENTITY, {**ENVIRONMENT, "threads": 4})
-    assert (store.latest() or (0,))[0] == 7
+    assert newest(store) == 7
     store.close()
 
 
@@ -240,24 +246,20 @@ def test_an_identity_is_flat(tmp_path: Path, value: Any) -> None:
 
 
 def test_a_new_machine_goes_on_from_the_mirror(tmp_path: Path) -> None:
-    store = Store(tmp_path / "old machine", tmp_path / "drive" / "run")
-    store.open(IDENTITY, ENVIRONMENT)
-    store.save(7, {"model": {"w": torch.ones(3)}})
-    store.close()
+    drive = tmp_path / "drive" / "run"
+    store = stored(tmp_path / "old machine", mirror=drive)
     assert store.status == "saved locally, on Drive, verified"
-    store = Store(tmp_path / "new machine", tmp_path / "drive" / "run")
-    store.open(IDENTITY, ENVIRONMENT)
-    step, state = store.latest() or (0, {})
-    assert (step, state["model"]["w"].tolist()) == (7, [1, 1, 1])
-    store.save(8, {"model": {"w": torch.ones(3) * 2}})
-    store.close()
-    newest = Store(tmp_path / "old machine", tmp_path / "drive" / "run")  # which is behind now
-    assert (newest.latest() or (0,))[0] == 8
+    with Store(tmp_path / "new machine", drive) as store:
+        store.open(IDENTITY, ENVIRONMENT)
+        step, state = store.latest() or (0, {})
+        assert (step, state["model"]["w"].tolist()) == (7, [1, 1, 1])
+        store.save(8, {"model": {"w": torch.ones(3) * 2}})
+    behind = Store(tmp_path / "old machine", drive)
+    assert newest(behind) == 8
     with pytest.raises(CourseError, match="rate is 2"):
-        Store(tmp_path / "third machine", tmp_path / "drive" / "run").open({**IDENTITY, "rate": 2},
-            ENVIRONMENT)
-    assert newest.fresh().mirror is not None
-    assert newest.fresh().mirror.folder.path == tmp_path / "drive" / "run-2"
+        Store(tmp_path / "third machine", drive).open({**IDENTITY, "rate": 2}, ENVIRONMENT)
+    assert behind.fresh().mirror is not None
+    assert behind.fresh().mirror.folder.path == tmp_path / "drive" / "run-2"
 
 
 def test_a_slow_mirror_does_not_hold_up_a_save_and_gets_the_newest(tmp_path: Path) -> None:
@@ -295,7 +297,7 @@ def test_an_unmounted_drive_is_not_taken_for_a_folder(tmp_path: Path) -> None:
     os.rename(tmp_path / "gone", drive)
     store.save(4, {"model": {}})
     store.close()
-    assert (Store(drive / "course" / "run").latest() or (0,))[0] == 4
+    assert newest(Store(drive / "course" / "run")) == 4
 
 
 def test_close_says_when_the_mirror_is_behind(tmp_path: Path) -> None:
@@ -332,19 +334,16 @@ def test_a_mirror_that_cannot_be_reached_at_the_start_is_told_and_tried_again(tm
     (tmp_path / "drive").unlink()
     store.save(3, {"model": {}})
     store.close()
-    assert (Store(tmp_path / "drive" / "run").latest() or (0,))[0] == 3
+    assert newest(Store(tmp_path / "drive" / "run")) == 3
 
 
 def test_a_damaged_record_is_made_anew(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.open(IDENTITY, ENVIRONMENT)
-    store.save(1, {"model": {}})
-    store.close()
+    stored(tmp_path, step=1)
     (tmp_path / checkpoints.RECORD).write_text("<html>")
     store = Store(tmp_path)
     with pytest.warns(UserWarning, match="store.json is damaged and is made anew"):
         store.open(IDENTITY, ENVIRONMENT)
-    assert (store.latest() or (0,))[0] == 1
+    assert newest(store) == 1
     store.close()
     (tmp_path / checkpoints.RECORD).unlink()
     other = Store(tmp_path)
@@ -396,4 +395,4 @@ def test_a_file_that_is_listed_but_not_there_is_skipped(tmp_path: Path) -> None:
     store.save(1, {"model": {}})
     (tmp_path / str(Key(9, "a" * 64))).symlink_to("nowhere")
     with pytest.warns(UserWarning, match="ckpt-9-a* is skipped: it is not there any more"):
-        assert (store.latest() or (0,))[0] == 1
+        assert newest(store) == 1
