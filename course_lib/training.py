@@ -276,7 +276,8 @@ def environment() -> dict[str, Any]:
 
 
 class Alone:
-    """The group of a training in one process; lab/torchrun.py has one of several processes."""
+    """The group of a training in one process. lab/torchrun.py has one of several processes, and
+    describes each method."""
 
     size, first, suffix = 1, True, ""
 
