@@ -28,7 +28,7 @@ from course_lib.fairness import Report
 from course_lib.machine import device
 from course_lib.methods import Method, Step
 from course_lib.models import build
-from course_lib.training import Optim, Run, environment, fit
+from course_lib.training import Optim, Run, environment, fit, group
 from course_lib.zoo import entry, load_model, load_record, models_dir, verified
 
 TABLE = "course_lib.experiments:RECIPES"  # the recipes; that folder imports this file
@@ -157,7 +157,6 @@ def _trained_before(name: str, seed: int, places: Sequence[Path | None],
 
 def _reports(recipe: Recipe, model: nn.Module, data: Dataset, progress: bool) -> dict[str, Any]:
     """Of the test set and all validation data; under torchrun the first process makes them."""
-    from course_lib.lab.torchrun import group
 
     todo = [(data.test, name, named(name, eps))
             for name, eps in recipe.examination] + [(data.val, "pgd20", recipe.validation)]

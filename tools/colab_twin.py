@@ -9,6 +9,7 @@ machine is thrown away, and a new one runs it to the end from what Drive has.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -212,11 +213,20 @@ def checkpoints_in(folder: Path) -> dict[str, set[int]]:
     just now."""
     found: dict[str, set[int]] = {}
     for at, _, names in os.walk(folder):
-        steps = {int(name.split("-")[1]) for name in names if name.startswith("ckpt-")
-                 and name.endswith(".ok")}
+        steps = {int(name.split("-")[1]) for name in names
+                 if name.startswith("ckpt-") and _complete(Path(at) / name)}
         if steps:
             found[str(Path(at).relative_to(folder))] = steps
     return found
+
+
+def _complete(path: Path) -> bool:
+    """Do its bytes hash to its name? One that is being written does not, one just deleted is no
+    more."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == path.name.split("-")[2]
+    except OSError:
+        return False
 
 
 @contextmanager

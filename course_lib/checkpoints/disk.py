@@ -1,8 +1,7 @@
 """Files that survive a power cut, and folders that hold checkpoints.
- A checkpoint is two files. `ckpt-<step>-<sha256>` holds the bytes, and its name says what they must
-hash to. `ckpt-<step>-<sha256>.ok`, the marker, is written when those bytes are safe, and lists the
-tensors in them. A file without a marker was never finished; one whose bytes do not hash to its name
-is damaged. Neither is loaded.
+
+A checkpoint is one file, `ckpt-<step>-<sha256>`. Its name gives the hash of its bytes, so a file
+that was cut short or damaged is recognised and never loaded.
 """
 
 from __future__ import annotations
@@ -10,21 +9,17 @@ from __future__ import annotations
 import errno
 import hashlib
 import itertools
-import json
 import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from course_lib.errors import CourseError
 
 MAX_BYTES = 4 << 30  # the largest checkpoint that is read at all
-MAX_MARKER = 8 << 20
-# how many second copies, "name (1)" .., are tried where a name is taken by a damaged file
-SPARES = 4
-NAME = re.compile(
-    r"ckpt-(0|[1-9][0-9]{0,17})-([0-9a-f]{64})(?: \([0-9]{1,3}\))?(\.ok)?(?: \([0-9]{1,3}\))?")
+SPARES = 4  # how many second copies, "name (1)" .., are tried where a damaged file has the name
+NAME = re.compile(r"ckpt-(0|[1-9][0-9]{0,17})-([0-9a-f]{64})(?: \([0-9]{1,3}\))?")
 
 
 class Damaged(CourseError):
@@ -32,12 +27,12 @@ class Damaged(CourseError):
 
 
 class Gone(Damaged):
-    """A checkpoint that is not there any more: its writer deleted it, having newer ones."""
+    """A checkpoint that its writer has deleted meanwhile, having newer ones."""
 
 
 class Key(NamedTuple):
-    """What a checkpoint is called. Keys sort by step: the newest is the one with the most steps,
-    whatever the clock says."""
+    """The name of a checkpoint. Keys sort by step: the newest has the most steps, whatever the
+    clock says."""
 
     step: int
     sha: str
@@ -47,24 +42,18 @@ class Key(NamedTuple):
 
 
 class Disk:
-    """The system calls of a save, one a method: tests replace it to fail, lie or stop at any of
-    them."""
+    """The system calls of a save, one per method. Tests replace it to fail, lie or stop."""
+
+    write = staticmethod(os.write)
+    fsync = staticmethod(os.fsync)
+    close = staticmethod(os.close)
+    rename = staticmethod(os.replace)
+    names = staticmethod(os.listdir)
+    remove = staticmethod(os.unlink)
 
     def create(self, path: Path) -> int:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0),
-                       0o644)
-
-    def write(self, file: int, data: memoryview) -> int:
-        return os.write(file, data)
-
-    def fsync(self, file: int) -> None:
-        os.fsync(file)
-
-    def close(self, file: int) -> None:
-        os.close(file)
-
-    def rename(self, old: Path, new: Path) -> None:
-        os.replace(old, new)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        return os.open(path, flags, 0o644)
 
     def fsync_folder(self, folder: Path) -> None:
         if os.name == "nt":  # Windows cannot open a folder
@@ -78,18 +67,12 @@ class Disk:
     def make(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
-    def names(self, folder: Path) -> list[str]:
-        return os.listdir(folder)
-
     def read(self, path: Path, most: int) -> bytes:
         with open(path, "rb") as file:
             return file.read(most + 1)
 
     def truncate(self, path: Path) -> None:
         os.truncate(path, 0)
-
-    def remove(self, path: Path) -> None:
-        os.unlink(path)
 
 
 class Folder:
@@ -100,11 +83,10 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.disk = Disk()
-        # does it verify? What this process wrote, or has read back
-        self.verdicts: dict[Key, bool] = {}
+        self.verdicts: dict[Key, bool] = {}  # what this process wrote or has read: does it verify?
 
     def write_new(self, name: str, data: bytes) -> None:
-        """Write a file that must not be there yet, and wait until the disk has it."""
+        """Write a file under a name that is free, and wait until the disk has it."""
         file = self.disk.create(self.path / name)
         try:
             rest = memoryview(data)
@@ -115,137 +97,82 @@ class Folder:
             self.disk.close(file)
 
     def write_atomic(self, name: str, data: bytes) -> None:
-        """Write a file so that at every moment there is the old one or the new one, whole."""
+        """Write a file so that at every moment the old one or the new one is complete."""
         spare = f".tmp-{os.getpid()}-{next(self._count)}"
         try:
             self.write_new(spare, data)
             self.disk.rename(self.path / spare, self.path / name)
-        except BaseException:  # the spare is of no use to anybody, even after Ctrl-C
+        except BaseException:  # nobody needs the spare, even after Ctrl-C
             self._forget(spare)
             raise
         self.disk.fsync_folder(self.path)  # without it a power cut can undo the rename
 
+    def write_once(self, name: str, data: bytes) -> None:
+        """Write a file without overwriting any, and read it back. OSError when it differs.
+
+        For a disk where a rename proves nothing. A damaged file that has the name stays; the bytes
+        go beside it.
+        """
+        for i in range(SPARES + 1):
+            path = self.path / (f"{name} ({i})" if i else name)
+            with suppress(FileExistsError):  # from an earlier try, perhaps a good one
+                self.write_new(path.name, data)
+            if self.disk.read(path, len(data)) == data:
+                return
+        raise OSError(errno.EIO, "a file does not read back as it was written")
+
     def _forget(self, name: str) -> None:
-        # nothing was made, or the disk is past helping; the first error says which
-        with suppress(OSError):
+        with suppress(OSError):  # the first error is the one to report
             self.disk.remove(self.path / name)
 
     def sweep(self) -> None:
-        """Remove what killed saves left half-written. Only for the one who holds the lease."""
+        """Remove what killed saves left half-written. Only the holder of the lock may."""
         for name in self.disk.names(self.path):
             if name.startswith(".tmp-"):
                 self._forget(name)
 
     def copies(self) -> dict[Key, list[str]]:
-        """The names of the files of each checkpoint here: bytes, markers, and second copies of
-        either."""
-        found: dict[Key, list[str]] = {}
-        try:
-            names = self.disk.names(self.path)
-        except FileNotFoundError:
-            return {}
-        for name in sorted(names):
-            if match := NAME.fullmatch(name):
-                found.setdefault(Key(int(match[1]), match[2]), []).append(name)
-        return found
+        """The files of each checkpoint: one, or more where Drive has made second copies."""
+        files: dict[Key, list[str]] = {}
+        with suppress(FileNotFoundError):
+            for name in sorted(self.disk.names(self.path)):
+                if match := NAME.fullmatch(name):
+                    files.setdefault(Key(int(match[1]), match[2]), []).append(name)
+        return files
 
-    def read(self, key: Key) -> tuple[bytes, dict[str, Any]]:
-        """The bytes of a checkpoint, which hash to its name, and its marker. Damaged when there is
-        no such pair."""
-        names = self.copies().get(key, [])
-        markers = [name for name in names if ".ok" in name]
-        if not names:
-            raise Gone("it is not there any more")
-        if not markers:
-            raise Damaged("it has no marker: its save was cut short")
-        marker = self._first(markers, lambda name: self._marker(name, key))
-        return self._first([name for name in names if ".ok" not in name],
-                           lambda name: self._bytes(name, key)), marker
-
-    def _first(self, names: list[str], get: Any) -> Any:
-        reason = Damaged("its marker is there, its bytes are not")
-        for name in names:
+    def read(self, key: Key) -> bytes:
+        """The bytes of a checkpoint, which hash to its name. Damaged when no file has them."""
+        reason: Damaged = Gone("it is not there any more")
+        for name in self.copies().get(key, []):
             try:
-                return get(name)
+                data = self.disk.read(self.path / name, MAX_BYTES)
+                if hashlib.sha256(data).hexdigest() == key.sha:
+                    return data
+                reason = Damaged(f"its {len(data):,} bytes do not hash to its name: it is damaged")
             except FileNotFoundError:
-                reason = Gone("it is not there any more")
+                pass
             except OSError as error:
                 reason = Damaged(f"it cannot be read: {error.strerror or error}")
-            except Damaged as error:
-                reason = error
         raise reason
 
-    def _bytes(self, name: str, key: Key) -> bytes:
-        data = self.disk.read(self.path / name, MAX_BYTES)
-        if len(data) > MAX_BYTES:
-            raise Damaged(f"it has more than {MAX_BYTES:,} bytes, which no checkpoint of the "
-                          "course has")
-        if hashlib.sha256(data).hexdigest() == key.sha:
-            return data
-        if not data:
-            raise Damaged("it is empty")
-        if data[:256].lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
-            raise Damaged("it is a web page, not a checkpoint")
-        raise Damaged(f"its {len(data):,} bytes do not have the sha256 of its name: it is damaged")
-
-    def _marker(self, name: str, key: Key) -> dict[str, Any]:
-        data = self.disk.read(self.path / name, MAX_MARKER)
-        if len(data) > MAX_MARKER:
-            raise Damaged("its marker is too long")
-        marker = parse(data)
-        if marker is None or not isinstance(marker.get("tensors"), dict):
-            raise Damaged("its marker is damaged, or was cut short")
-        if (marker.get("step"), marker.get("sha256")) != (key.step, key.sha):
-            raise Damaged("its marker belongs to another checkpoint")
-        return marker
-
     def verifies(self, key: Key) -> bool:
-        """Are its bytes and its marker whole? Each checkpoint is read once at most."""
+        """Do its bytes hash to its name? Each checkpoint is read once at most."""
         if key not in self.verdicts:
-            try:
-                self.read(key)
-                self.verdicts[key] = True
-            except Damaged:
-                self.verdicts[key] = False
+            self.verdicts[key] = False
+            with suppress(Damaged):
+                self.verdicts[key] = bool(self.read(key))
         return self.verdicts[key]
 
     def prune(self, keep: int, *, truncate: bool = False) -> None:
         """Delete what is older than the `keep` newest that verify. Drive's bin fills the quota:
-        there, truncate first."""
-        kept = 0
-        copies = self.copies()
+        truncate first there."""
+        good, copies = 0, self.copies()
         for key in sorted(copies, reverse=True):
-            if kept < keep:
-                kept += self.verifies(key)
+            if good < keep:
+                good += self.verifies(key)
                 continue
-            # a marker never outlives its bytes
-            for name in sorted(copies[key], key=lambda name: ".ok" not in name):
+            for name in copies[key]:
                 with suppress(FileNotFoundError):  # another writer was quicker
                     if truncate:
                         self.disk.truncate(self.path / name)
                     self.disk.remove(self.path / name)
-
-    def write_once(self, name: str, data: bytes) -> None:
-        """Write a file without ever overwriting one, read it back, and raise OSError when it is not
-        what was written.
-
-        For a disk where rename proves nothing. A damaged file that has the name stays; the bytes go
-        beside it.
-        """
-        stem, dot, end = name.partition(".")
-        for i in range(SPARES + 1):
-            path = self.path / (f"{stem} ({i}){dot}{end}" if i else name)
-            with suppress(FileExistsError):  # from an earlier try, perhaps a good one
-                self.write_new(path.name, data)
-            if self.disk.read(path, len(data)) == data:
-                return
-        raise OSError(errno.EIO, f"{name} does not read back as it was written")
-
-
-def parse(data: bytes) -> dict[str, Any] | None:
-    """A JSON object, or None for anything else; no bytes make it raise."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None

@@ -1,45 +1,47 @@
-"""One training in several processes: which of them this is, and what they tell each other.
- torchrun starts the processes and `joined` makes them a group: gloo between CPUs, nccl between
-GPUs. Where nobody did, the group is of one, and nothing here does anything.
+"""One training in several processes, which torchrun starts and `joined` makes a group.
+
+They talk by gloo between CPUs and nccl between GPUs. Each takes its share of every batch, with
+noise of its own. After each batch all hold the same: the mean gradient and running averages, and
+the sums of statistics. So the first one's checkpoint is everybody's.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
+from course_lib import training
 from course_lib.errors import CourseError
+from course_lib.training import Alone
 
 T = TypeVar("T")
-# the others wait while the first one validates; a process that dies is noticed at once all the same
-PATIENCE = timedelta(days=1)
+PATIENCE = timedelta(days=1)  # the others wait while the first validates; a dead one shows at once
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Alone):
     """Process `rank` of `size`. Every process must make the same calls in the same order."""
 
-    rank: int = 0
-    size: int = 1
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.first = rank == 0  # the process that saves, shows and validates
+        self.suffix = f", process {rank} of {size}"  # of the name of its random numbers
 
-    @property
-    def first(self) -> bool:
-        """The one that saves, shows and stores."""
-        return self.rank == 0
+    def identity(self) -> dict[str, Any]:
+        return {"processes of torchrun": self.size}
 
     def share(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, float]:
-        """This process's part of a batch, and its share of the whole; where there is none, the
-        first image, which counts nothing.
+        """This process's part of a batch, and its share of it. One without any image gets the
+        first, which does not count.
 
         >>> Group(1, 2).share(torch.arange(5.0), torch.arange(5))
         (tensor([3., 4.]), tensor([3, 4]), 0.4)
@@ -49,62 +51,64 @@ class Group:
             return x[:1], y[:1], 0.0
         return x.tensor_split(self.size)[self.rank], mine, len(mine) / len(y)
 
-    def mean(self, tensors: Sequence[Tensor], weight: float) -> None:
-        """Each tensor becomes the sum over the processes of weight times tensor; all of them in one
-        exchange."""
-        if self.size == 1:
-            return
+    def exchange(self, model: nn.Module, before: list[Tensor], loss: Tensor,
+                 stats: dict[str, Tensor], share: float) -> tuple[float, dict[str, Tensor]]:
+        """Loss, gradients and changes of running averages become their means, weighted by the
+        shares; statistics become sums."""
+        means = [loss.clone(), *(p.grad for p in model.parameters() if p.grad is not None)]
+        averages = [(now, then) for now, then in zip(model.buffers(), before, strict=True)
+                    if now.is_floating_point()]
+        means += (changes := [now - then for now, then in averages])
         with torch.no_grad():
-            flat = torch.cat([t.flatten() for t in tensors]) * weight
+            flat = torch.cat([t.flatten() for t in means]) * share
             _ask(dist.all_reduce, flat)
-            for t, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+            for t, part in zip(means, flat.split([t.numel() for t in means]), strict=True):
                 t.copy_(part.view(t.shape))
-
-    def total(self, stats: dict[str, Tensor], weight: float) -> dict[str, Tensor]:
-        """The sums over the processes, but for those whose images count nothing."""
-        if self.size == 1:
-            return stats
-        sums = {k: (v if weight else torch.zeros_like(v)).detach().clone() for k,
-                v in sorted(stats.items())}
+        for (now, then), change in zip(averages, changes, strict=True):
+            now.data.copy_(then + change)
+        sums = {k: (v if share else torch.zeros_like(v)).detach().clone()
+                for k, v in sorted(stats.items())}
         for v in sums.values():
             _ask(dist.all_reduce, v)
-        return sums
+        return means[0].item(), sums
+
+    def align(self, training: Any) -> None:
+        """Every process takes the state of the first one."""
+        file = io.BytesIO()
+        torch.save(training.state() if self.first else None, file)
+        training.restore(torch.load(io.BytesIO(self.from_first(file.getvalue())),
+                                    weights_only=True, map_location="cpu"))
 
     def any(self, flag: bool) -> bool:
         """Is it so in any process?"""
-        if self.size == 1:
-            return flag
         flags = torch.tensor([float(flag)])
         _ask(dist.all_reduce, flags)
         return bool(flags.item())
 
     def from_first(self, thing: T) -> T:
-        """What the first process has here; a thing that pickles."""
-        if self.size == 1:
-            return thing
+        """What the first process has here."""
         box: list[Any] = [thing if self.first else None]
         _ask(dist.broadcast_object_list, box)
         return box[0]
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What fails in one process fails in all of them, so that none waits for it."""
+        """A block that fails in every process if it fails in one, so that none waits for it."""
         try:
             yield
         except BaseException as e:
-            with suppress(CourseError):  # where the others are gone, its own reason is what counts
-                self._tell(str(e) if isinstance(e, CourseError) and str(e)
-                           else f"{type(e).__name__}: {e}")
+            with suppress(CourseError):  # where the others are gone, the own reason is what counts
+                self._reasons(str(e) if isinstance(e, CourseError) and str(e)
+                              else f"{type(e).__name__}: {e}")
             raise
-        for rank, reason in enumerate(self._tell("")):
+        for rank, reason in enumerate(self._reasons("")):
             if reason:
                 raise CourseError(
                     f"Process {rank} of {self.size} (counted from 0) failed: {reason}")
 
-    def _tell(self, reason: str) -> list[str]:
-        """What went wrong in each process; nothing at all is the usual case, and a short
-        exchange."""
-        if not self.any(bool(reason)) or self.size == 1:
+    def _reasons(self, reason: str) -> list[str]:
+        """Why each process failed; nothing in the usual case, after a short exchange."""
+        if not self.any(bool(reason)):
             return []
         reasons = [""] * self.size
         _ask(dist.all_gather_object, reasons, reason)
@@ -117,24 +121,16 @@ def _ask(exchange: Callable[..., Any], *words: Any, **named: Any) -> None:
     except RuntimeError as e:
         raise CourseError(
             "The other processes of this training cannot be reached "
-            f"({str(e).splitlines()[0][:200]}). One of them has ended; its own "
-            "output says why. Under --max-restarts torchrun starts all of them anew; otherwise "
-            "give the same command again."
-        ) from None
-
-
-def group() -> Group:
-    """The group that this process is in."""
-    return (Group(dist.get_rank(), dist.get_world_size()) if dist.is_available()
-            and dist.is_initialized() else Group())
+            f"({str(e).splitlines()[0][:200]}). One of them has ended; its own output says why. "
+            "Under --max-restarts torchrun starts all of them anew; otherwise give the same "
+            "command again.") from None
 
 
 def met(store: dist.Store, rank: int, size: int) -> str:
     """A name that the processes of this start share, and those of no other.
 
-    torchrun's store outlives a restart and goes on telling where the dead ones could be reached;
-    the number of restarts, which torchrun also tells, need not be the same on every machine. So
-    each process asks under a name that is new, and only a first process that is alive answers.
+    torchrun's store outlives a restart and still lists the addresses of dead processes. So each
+    process asks under a new name, and only a first process that is alive answers.
     """
     me = uuid.uuid4().hex
     if rank:
@@ -153,11 +149,11 @@ def met(store: dist.Store, rank: int, size: int) -> str:
 
 
 @contextmanager
-def joined() -> Iterator[Group]:
-    """As long as the block runs, the group of the processes that torchrun started; "cuda" is then
-    this process's own GPU."""
+def joined() -> Iterator[Alone]:
+    """Within the block, `fit` trains as part of the processes that torchrun started; "cuda" is then
+    this process's own GPU. Without torchrun nothing changes."""
     if not dist.is_available() or dist.is_initialized() or not dist.is_torchelastic_launched():
-        yield group()
+        yield training.group()
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -167,5 +163,7 @@ def joined() -> Iterator[Group]:
     here = dist.PrefixStore(met(store, rank, size), store)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     _ask(dist.init_process_group, backend, store=here, rank=rank, world_size=size, timeout=PATIENCE)
-    yield group()
+    training.join(Group(rank, size) if size > 1 else Alone())
+    yield training.group()
+    training.join(Alone())
     dist.destroy_process_group()  # not after an error: it would wait for those that are gone

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,15 +98,12 @@ def train(folder: str | None, name: str, log: str, out: str, save_every: float) 
     model, method, split, optim = training(name)
     store = None if folder is None else LoggedStore(folder)
     hook = register_optimizer_step_post_hook(lambda *_: write("step", -1))
-    with warnings.catch_warnings():
-        # a kill between the bytes and their marker
-        warnings.filterwarnings("ignore", ".*cut short")
-        if store is not None:
-            store.log = write
-            before = store.latest()
-            write("start", before[0] if before else 0)
-        run = fit(model, method, split, epochs=EPOCHS, optim=optim, seed=3, store=store,
-                  progress=False, save_every=save_every)
+    if store is not None:
+        store.log = write
+        before = store.latest()
+        write("start", before[0] if before else 0)
+    run = fit(model, method, split, epochs=EPOCHS, optim=optim, seed=3, store=store, progress=False,
+              save_every=save_every)
     hook.remove()
     digest = hashlib.sha256()
     for tensor in run.model.state_dict().values():

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from course_lib.checkpoints import Store
 from course_lib.checkpoints.disk import Disk
 
 # fsync is slow on disks, and most faults do not need one
@@ -49,13 +50,21 @@ def same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
-        return (a.dtype == b.dtype and a.shape == b.shape
-                and a.contiguous().numpy().tobytes() == b.contiguous().numpy().tobytes())
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(
+            *(tensor.flatten().view(torch.uint8) for tensor in (a, b)))
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
     return bool(a == b)
+
+
+def newest(folder: Path) -> int:
+    """The step of the newest checkpoint, which is as it was saved; -1 where there is none."""
+    if (found := Store(folder).latest()) is None:
+        return -1
+    assert same(found[1], make_state(found[0]))
+    return found[0]
 
 
 class WatchedDisk(Disk):

@@ -29,14 +29,10 @@ def test_the_same_choice_whatever_the_clock_says(folder: Path, monkeypatch: pyte
         for place in (folder / "here", folder / "there"):
             for path in place.glob(f"ckpt-{step}-*"):
                 os.utime(path, (now() + shift, now() + shift))
-        found = store.latest()
-        assert found is not None
-        assert found[0] == step
+        assert (store.latest() or (0,))[0] == step
         store.close()
     for place in (folder / "here", folder / "there"):
         assert sorted({int(path.name.split("-")[1]) for path in place.glob("ckpt-*")}) == [3, 4, 5]
         for i, path in enumerate(sorted(place.iterdir())):
             os.utime(path, (now() + YEAR * (i % 3 - 1),) * 2)
-        found = Store(place).latest()
-        assert found is not None
-        assert found[0] == 5
+        assert (Store(place).latest() or (0,))[0] == 5

@@ -4,28 +4,21 @@ and it catches up."""
 from __future__ import annotations
 
 import random
-import warnings
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from course_lib.checkpoints import Store
 from course_lib.checkpoints.disk import Disk, Folder, Key
 from course_lib.checkpoints.mirror import Mirror
-from tests.faults.shims import LyingDisk, make_state, same, share
+from tests.faults.shims import LyingDisk, make_state, newest, share
 
 SCHEDULES = 500
 
 
-def newest(folder: Path) -> int:
-    """The newest step that a new machine finds in the mirror; what it finds is whole."""
-    with warnings.catch_warnings():
-        # damaged files lie about, and are named: not the question here
-        warnings.simplefilter("ignore")
-        found = Store(folder).latest()
-    if found is None:
-        return -1
-    assert same(found[1], make_state(found[0]))
-    return found[0]
+# damaged files lie about, and are named: not the question here
+with_damage = pytest.mark.filterwarnings("ignore")
 
 
 def verified(mirror: Mirror) -> list[Key]:
@@ -33,6 +26,7 @@ def verified(mirror: Mirror) -> list[Key]:
     return sorted(key for key, good in mirror.folder.verdicts.items() if good)
 
 
+@with_damage
 def test_lying_schedules(folder: Path) -> None:
     lies: Counter[str] = Counter()
     reached = caught_up = 0
@@ -40,21 +34,16 @@ def test_lying_schedules(folder: Path) -> None:
         draw = random.Random(seed)
         store = Store(folder / f"{seed}", folder / f"{seed} mirror")
         assert store.mirror
-        store.mirror.retry = 0.001
         store.mirror.folder.disk = disk = LyingDisk(seed, draw.choice((0.02, 0.1, 0.3)))
         for step in range(draw.randrange(4, 10)):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                store.save(step, make_state(step))
-                store.mirror.close(60)
+            store.save(step, make_state(step))
+            store.mirror.close(60)
             assert newest(store.mirror.folder.path) >= store.mirror.verified
             reached += store.mirror.verified == step
         disk.settle()
         assert newest(store.mirror.folder.path) >= store.mirror.verified
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            store.save(20, make_state(20))
-            store.close()
+        store.save(20, make_state(20))
+        store.close()
         caught_up += store.mirror.verified == 20
         assert newest(store.mirror.folder.path) == 20
         lies.update(disk.seen)
@@ -66,6 +55,7 @@ def test_lying_schedules(folder: Path) -> None:
           f"{dict(lies)}")
 
 
+@with_damage
 def test_a_verified_copy_that_vanishes_later_leaves_older_ones(folder: Path) -> None:
     """Files were lost after Drive had shown them: that is why three are kept."""
     for seed in range(share(100)):
@@ -108,6 +98,7 @@ def test_the_mirror_never_overwrites_and_deletes_only_after_truncating(folder: P
     store.close()
 
 
+@with_damage
 def test_prune_counts_only_what_verifies(folder: Path) -> None:
     """Damaged newer ones do not push good older ones out."""
     store = Store(folder)

@@ -26,8 +26,6 @@ from course_lib.training import fit
 from tests.faults.jobs import EPOCHS, Stateful, training
 from tests.faults.shims import FailingDisk, mounts, stand_in
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*cut short")
-
 
 @pytest.fixture(autouse=True)
 def in_colab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +86,7 @@ def stopped(store: Store) -> None:
 def test_the_stop_button_and_the_cell_again(wanted: dict[str, Tensor]) -> None:
     session = colab.setup()
     stopped(session.store("run"))
-    found = session.store("run").latest()
-    assert found is not None
-    assert found[0] == 14  # the batch under way is finished and kept
+    assert (session.store("run").latest() or (0,))[0] == 14  # the batch under way is finished and kept
     assert equal(cell(session.store("run")), wanted)
     assert equal(cell(session.store("run")), wanted)  # once more: it is finished
 
@@ -99,9 +95,7 @@ def test_run_all_after_a_reconnect(wanted: dict[str, Tensor], folder: Path) -> N
     stopped(colab.setup(drive=True).store("run"))
     shutil.rmtree(folder / "content")  # the machine is another one
     store = colab.setup(drive=True).store("run")
-    found = store.latest()
-    assert found is not None
-    assert found[0] == 14
+    assert (store.latest() or (0,))[0] == 14
     assert equal(cell(store), wanted)
     assert store.status == "saved locally, on Drive, verified"
 
@@ -136,7 +130,6 @@ def test_drive_is_not_mounted(wanted: dict[str, Tensor], monkeypatch: pytest.Mon
 def test_drive_fails_in_mid_run_and_comes_back(wanted: dict[str, Tensor], code: int) -> None:
     store = colab.setup(drive=True).store("run")
     assert store.mirror
-    store.mirror.retry = 0.001
     store.mirror.folder.disk = FailingDisk(20, code, stays=True)
     HAPPENS[0] = lambda: store.mirror and setattr(store.mirror.folder, "disk", Disk())
     with warnings.catch_warnings(record=True) as told:
@@ -151,7 +144,6 @@ def test_drive_fails_in_mid_run_and_comes_back(wanted: dict[str, Tensor], code: 
 def test_drive_is_full_from_the_start(wanted: dict[str, Tensor]) -> None:
     store = colab.setup(drive=True).store("run")
     assert store.mirror
-    store.mirror.retry = 0.001
     store.mirror.folder.disk = FailingDisk(0, errno.ENOSPC, stays=True)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

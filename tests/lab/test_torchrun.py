@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib import recipes
+from course_lib import recipes, training
 from course_lib.checkpoints import Store
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
@@ -31,10 +31,21 @@ from course_lib.fairness import Report
 from course_lib.lab import torchrun as parallel
 from course_lib.lab.torchrun import Group
 from course_lib.methods import METHODS, Step
+from course_lib.methods.base import State
 from course_lib.models import build
 from course_lib.training import Optim, Run, environment, fit
 from tests.helpers import Linear, Small, split, with_tiny_recipes
-from tests.test_training import BATCHES, EPOCHS, OPTIM, Memory, Remembering, train, validate
+from tests.test_training import (
+    BATCHES,
+    EPOCHS,
+    OPTIM,
+    Memory,
+    Remembering,
+    failing_at,
+    listening,
+    train,
+    validate,
+)
 
 ROOT = Path(__file__).parents[2]
 LOCAL = {"GLOO_SOCKET_IFNAME": "lo"}
@@ -45,17 +56,14 @@ class Pair:
 
     def __init__(self, folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
-        self.pipes, self.workers = [], []
-        for rank in range(2):
-            pipe, end = context.Pipe()
-            self.pipes.append(pipe)
-            self.workers.append(context.Process(target=work,
-                                                args=(rank, str(folder / "meeting"), end),
-                                                daemon=True))
-            self.workers[-1].start()
+        self.pipes, ends = zip(*(context.Pipe() for _ in range(2)), strict=True)
+        self.workers = [context.Process(target=work, args=(rank, str(folder / "meeting"), end),
+                                        daemon=True) for rank, end in enumerate(ends)]
+        for worker in self.workers:
+            worker.start()
 
     def __call__(self, job: Callable[..., Any], *words: Any) -> list[Any]:
-        """What each of the two came to; an exception counts as an answer."""
+        """The answers of the two; an exception counts as one."""
         for pipe in self.pipes:
             pipe.send((job, words))
         assert all(pipe.poll(240) for pipe in self.pipes), "the two wait for each other"
@@ -71,6 +79,7 @@ def work(rank: int, meeting: str, pipe: Any) -> None:
     os.environ.update(LOCAL)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    training.join(Group(rank, 2))
     while True:
         job, words = pipe.recv()
         try:
@@ -96,23 +105,24 @@ def result(run: Run) -> Result:
 
 def equal(a: Result, b: Result) -> bool:
     """To the bit."""
-    return a[0].keys() == b[0].keys() and all(torch.equal(v, b[0][k]) for k,
-                                              v in a[0].items()) and a[1] == b[1]
+    same = a[0].keys() == b[0].keys() and all(torch.equal(v, b[0][k]) for k, v in a[0].items())
+    return same and a[1] == b[1]
 
 
 # ------------------------------------------------------------------------------------------ against one process
 
 
-def natural(rank: int, name: str, images: int, optimiser: str) -> Result:
+def natural(rank: int, name: str, images: int, optimiser: str) -> tuple[Result, Result]:
+    """Before and after."""
     shape = (1, 32, 32) if name == "lenet5" else (1, 6, 6)
     model = build("lenet5", classes=3) if name == "lenet5" else Linear(shape, 3)
     data = split(images, shape)
     if name == "linear":
         data = dataclasses.replace(data, x=data.x.double())
-    optim = Optim(optimiser, 0.05 if optimiser == "sgd" else 1e-3, 5, momentum=0.9
-                  if optimiser == "sgd" else 0.0)
-    return result(fit(model, METHODS["natural"](), data, epochs=2, optim=optim, seed=0,
-                      progress=False))
+    lr, momentum = (0.05, 0.9) if optimiser == "sgd" else (1e-3, 0.0)
+    before = result(Run(model))
+    return before, result(fit(model, METHODS["natural"](), data, epochs=2, seed=0, progress=False,
+                              optim=Optim(optimiser, lr, 5, momentum=momentum)))
 
 
 # the last batch: whole; one image, so that one process has none; of three
@@ -122,46 +132,35 @@ def natural(rank: int, name: str, images: int, optimiser: str) -> Result:
                           ("lenet5", "sgd", 1e-5)])
 def test_two_processes_train_as_one(pair: Pair, name: str, optimiser: str, close: float,
                                     images: int) -> None:
-    alone, (first, second) = natural(0, name, images, optimiser), pair(natural, name, images,
-        optimiser)
+    start, alone = natural(0, name, images, optimiser)
+    (_, first), (_, second) = pair(natural, name, images, optimiser)
     assert equal(first, second)
     torch.testing.assert_close(first[0], alone[0], rtol=0, atol=close)
-    start = (build("lenet5", classes=3) if name == "lenet5" else Linear((1, 6, 6), 3)).state_dict()
-    assert max((v - start[k]).abs().max().item() for k,
-               v in alone[0].items()) > 1000 * close, "it has learnt something"
+    learnt = max((v - start[0][k]).abs().max().item() for k, v in alone[0].items())
+    assert learnt > 1000 * close
     for one, two in zip(alone[1], first[1], strict=True):
         assert two == {**one, "loss": pytest.approx(one["loss"], abs=max(close, 1e-6))}
 
 
 def seen(rank: int, augment: str) -> list[tuple[Tensor, Tensor, float]]:
     """What a method was given, and the first number that it drew, batch by batch."""
-    found = []
-
-    @dataclass(frozen=True)
-    class Listening(METHODS["natural"]):
-        name = ""
-
-        def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor],
-                 at: Step) -> Tensor:
-            found.append((x.clone(), y.clone(), torch.rand((), generator=at.generator).item()))
-            return super().loss(model, x, y, state, at)
-
-    optim = dataclasses.replace(OPTIM, augment=augment)
-    fit(Small(), Listening(), split(26), epochs=2, optim=optim, seed=0, progress=False)
-    return found
+    calls: list[Any] = []
+    fit(Small(), listening(METHODS["natural"], calls)(), split(26), epochs=2, seed=0, progress=False,
+        optim=dataclasses.replace(OPTIM, augment=augment))
+    return calls
 
 
 @pytest.mark.parametrize("augment", ["", "crop-flip"])
 def test_the_two_share_each_batch_of_one_and_draw_noise_of_their_own(pair: Pair,
-        augment: str) -> None:
+                                                                     augment: str) -> None:
     alone, (first, second), again = seen(0, augment), pair(seen, augment), pair(seen, augment)
     assert len(alone) == len(first) == len(second) == 2 * BATCHES
     for (x, y, _), (x0, y0, _), (x1, y1, _) in zip(alone, first, second, strict=True):
-        assert torch.equal(torch.cat([x0, x1]), x) and torch.equal(torch.cat([y0, y1]),
-            y) and len(y0) - len(y1) in (0, 1)
-    drawn = [number for found in (alone, first, second) for *_, number in found]
+        assert torch.equal(torch.cat([x0, x1]), x) and torch.equal(torch.cat([y0, y1]), y)
+        assert len(y0) - len(y1) in (0, 1)
+    drawn = [number for calls in (alone, first, second) for *_, number in calls]
     assert len(set(drawn)) == len(drawn) == 6 * BATCHES
-    assert [number for found in again for *_, number in found] == drawn[2 * BATCHES :]
+    assert [number for calls in again for *_, number in calls] == drawn[2 * BATCHES :]
 
 
 # ------------------------------------------------------------------------------------------ what every process holds
@@ -180,28 +179,29 @@ def with_everything(rank: int, every: Any) -> tuple[Result, list[int]]:
 
     @dataclass(frozen=True)
     class Listening(Remembering):
-        def update(self, state: dict[str, Tensor], report: Report | None, at: Step) -> dict[str,
-                Tensor]:
+        def update(self, state: State, report: Report | None, at: Step) -> State:
             periods.append(int(at.stats["seen"].sum()) if at.stats else 0)
             return super().update(state, report, at)
 
-    optim = dataclasses.replace(OPTIM, batch=5)
-    return result(train(Listening(every), validate=validate, model=Scaled(), optim=optim)), periods
+    run = train(Listening(every), validate=validate, model=Scaled(),
+                optim=dataclasses.replace(OPTIM, batch=5))
+    return result(run), periods
 
 
 def test_both_hold_the_same_and_statistics_are_of_the_whole_batch(pair: Pair) -> None:
     """Weights, running averages, memory, reports; 26 images in batches of 5, the last of one, which
     only one of the two counts."""
-    (first, seen), (second, seen_too) = pair(with_everything, 3)
-    alone, seen_alone = with_everything(0, 3)
-    assert equal(first, second) and seen == seen_too == seen_alone == [0, 15, 11, 15, 11, 15]
-    assert torch.equal(first[0]["scale"], Scaled().scale) and first[0][
-        "norm.num_batches_tracked"] == alone[0]["norm.num_batches_tracked"]
-    moved = (alone[0]["norm.running_var"] - 1).abs().max()
-    # of half as many images each
-    assert (first[0]["norm.running_var"] - alone[0]["norm.running_var"]).abs().max() < moved / 2
-    # other noise, other halves
-    assert not torch.equal(first[0]["conv.weight"], alone[0]["conv.weight"])
+    (first, counted), (second, counted_too) = pair(with_everything, 3)
+    alone, counted_alone = with_everything(0, 3)
+    assert equal(first, second)
+    assert counted == counted_too == counted_alone == [0, 15, 11, 15, 11, 15]
+    (two, _), (one, _) = first, alone
+    assert torch.equal(two["scale"], Scaled().scale)
+    assert two["norm.num_batches_tracked"] == one["norm.num_batches_tracked"]
+    moved, apart = ((one["norm.running_var"] - other).abs().max()
+                    for other in (torch.ones(4), two["norm.running_var"]))
+    assert apart < moved / 2  # of half as many images each
+    assert not torch.equal(two["conv.weight"], one["conv.weight"])  # other noise, other halves
 
 
 def one_validates(rank: int) -> int:
@@ -235,8 +235,8 @@ def examined_by_one(rank: int, out: str) -> tuple[int, dict[str, Any]]:
 
 def test_the_first_examines_for_both(pair: Pair, tmp_path: Path) -> None:
     (calls, record), (none, same) = pair(examined_by_one, str(tmp_path))
-    assert (calls, none) == (2, 0) and record == same and len(record["reports"]) == 1 and record[
-        "validation"]["counts"] == [3, 3, 3]
+    assert (calls, none) == (2, 0) and record == same
+    assert len(record["reports"]) == 1 and record["validation"]["counts"] == [3, 3, 3]
 
 
 def what_is_shown(rank: int) -> tuple[str, int]:
@@ -293,27 +293,22 @@ def test_a_signal_to_one_stops_both_after_the_same_batch(pair: Pair, who: int,
 
 
 def failing(rank: int, who: int, where: str) -> tuple[str, list[int], bool]:
-    store, model, calls = Memory(), Small(), iter(range(1, 1000))
-
-    def fail(*_: Any) -> None:
-        if rank == who and next(calls) == 5:
-            raise ArithmeticError("stopped here on purpose")
+    store, model, told = Memory(), Small(), ""
+    fail = failing_at(5) if rank == who else failing_at()
 
     def checked(model: nn.Module, at: Step) -> Report:
         if where == "validate":
             fail()
         return validate(model, at)
 
-    told = ""
     try:
         words = {where: fail} if where != "validate" else {}
         train(Remembering(3, **words), validate=checked, store=store, model=model)
     except (ArithmeticError, CourseError) as e:
         told = f"{type(e).__name__}: {e}"
     _, state = store.latest() or (0, {"model": model.state_dict()})
-    clean, saves = all(torch.equal(v, state["model"][k]) for k,
-                       v in model.state_dict().items()), sorted(store.saves)
-    method = Remembering(3)
+    clean = all(torch.equal(v, state["model"][k]) for k, v in model.state_dict().items())
+    saves, method = sorted(store.saves), Remembering(3)
     same = equal(result(train(method, validate=validate)),
                  result(train(method, validate=validate, store=store)))
     return told, saves, clean and same
@@ -339,7 +334,7 @@ def kept(rank: int, folder: str) -> dict[str, Any]:
 
 def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
     assert all(e["processes of torchrun"] == 2 for e in pair(kept, str(tmp_path / "two")))
-    with pytest.raises(CourseError, match=r"processes of torchrun is not given, was 2\. Put this back as it was"):
+    with pytest.raises(CourseError, match=r"processes of torchrun is not given, was 2\. Restore these settings"):
         kept(0, str(tmp_path / "two"))
     assert "processes of torchrun" not in kept(0, str(tmp_path / "one"))
     first, second = pair(kept, str(tmp_path / "one"))
@@ -351,17 +346,13 @@ def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_one_process_is_a_group_that_does_nothing() -> None:
-    x, y = torch.rand(5, 2), torch.arange(5)
-    stats, before = {"seen": y}, x.clone()
+    x, y, loss = torch.rand(5, 2), torch.arange(5), torch.tensor(0.25)
+    stats = {"seen": y}
     with parallel.joined() as group:
-        assert group == Group(0, 1) == parallel.group() and group.first
-        assert all(torch.equal(a, b) for a, b in zip(group.share(x, y)[:2], (x, y),
-                                                     strict=True)) and group.share(x, y)[2] == 1
-        group.mean([x], 0.5)
-        assert torch.equal(x, before) and group.total(stats,
-                                                      1.0) is stats and group.from_first(
-                                                          stats) is stats
-        assert group.any(True) and not group.any(False)
+        assert group is training.group() and type(group) is training.Alone
+        assert group.share(x, y) == (x, y, 1.0) and group.from_first(stats) is stats
+        assert group.exchange(Small(), [], loss, stats, 0.5) == (0.25, stats)
+        assert group.any(True) and not group.any(False) and group.identity() == {}
         with pytest.raises(ArithmeticError, match="as it is"), group.together():
             raise ArithmeticError("as it is")
     assert not dist.is_initialized()
@@ -371,11 +362,10 @@ def test_one_process_is_a_group_that_does_nothing() -> None:
 def test_shares_are_even_and_weigh_one(images: int, size: int) -> None:
     x, y = torch.rand(images, 2), torch.arange(images)
     shares = [Group(rank, size).share(x, y) for rank in range(size)]
-    assert sum(w for *_, w in shares) == pytest.approx(1) and all(len(mine) for _, mine,
-        _ in shares)
-    counted = torch.cat([mine for _, mine, w in shares if w])
-    assert torch.equal(counted, y) and max(w for *_, w in shares) - min(w for *_,
-        w in shares) < 1.001 / images
+    weights = [w for *_, w in shares]
+    assert sum(weights) == pytest.approx(1) and max(weights) - min(weights) < 1.001 / images
+    assert all(len(mine) for _, mine, _ in shares)
+    assert torch.equal(torch.cat([mine for _, mine, w in shares if w]), y)
 
 
 def test_a_restart_does_not_meet_the_dead() -> None:
@@ -414,8 +404,9 @@ def plain(thing: Any) -> Any:
     """Tensors as lists, so that == is to the bit."""
     if isinstance(thing, dict):
         return {k: plain(v) for k, v in thing.items()}
-    return thing.tolist() if isinstance(thing, Tensor) else [plain(v)
-        for v in thing] if isinstance(thing, list | tuple) else thing
+    if isinstance(thing, list | tuple):
+        return [plain(v) for v in thing]
+    return thing.tolist() if isinstance(thing, Tensor) else thing
 
 
 def end_of(out: Path) -> tuple[int, Any]:

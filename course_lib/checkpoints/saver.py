@@ -1,0 +1,103 @@
+"""When a training is saved and how it is stopped, for the loop in training.py."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import warnings
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from course_lib.checkpoints.packing import SaveError
+
+
+class Saver:
+    """Saves a training by the clock, at the end of each epoch and when it is stopped; shows its
+    progress.
+
+    The first SIGINT or SIGTERM waits for the end of the batch; a second one does not, except among
+    several processes, which must all stop after the same batch.
+    """
+
+    def __init__(self, t: Any, store: Any, every: float | None, progress: bool) -> None:
+        self.t, self.store = t, store if t.group.first else None
+        self.asked, self.every = every, 60.0 if every is None else every
+        self.stopped = False
+        self.handlers: dict[int, Any] = {}
+        self.requires_grad = [(p, p.requires_grad) for p in t.model.parameters()]
+        with t.group.together():
+            if self.store is not None:
+                t.resume(self.store)
+        t.group.align(t)
+        self.saved = t.position() if self.store and t.position() else -1
+        self.saved_at = time.monotonic()
+        self.began = self.saved_at - t.seconds
+        self.bar = tqdm(total=t.epochs * t.batches, initial=t.position(), unit="batch",
+                        disable=not (progress and t.group.first), desc=t.method.name)
+        if not self.bar.disable and (text := self.start()):
+            self.bar.write(text, file=self.bar.fp)  # standard output is for results
+
+    def start(self) -> str:
+        """saving in runs/exp1; resuming at epoch 7, batch 212 of 480 (61 %, about 2 min left)"""
+        t, total = self.t, self.t.epochs * self.t.batches
+        saving = f"saving in {place}" if (place := getattr(self.store, "dir", None)) else ""
+        if not t.position():
+            return saving
+        if t.position() >= total:
+            return f"already finished: {t.epochs} epochs"
+        left = t.seconds / t.position() * (total - t.position())
+        time_left = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
+        return (saving and saving + "; ") + (
+            f"resuming at epoch {t.epoch + 1}, batch {t.batch} of {t.batches} "
+            f"({t.position() / total:.0%}, about {time_left} left)")
+
+    def __enter__(self) -> Saver:
+        if threading.current_thread() is threading.main_thread():
+            self.handlers = {s: signal.signal(s, self.stop) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def stop(self, number: int, frame: Any) -> None:
+        if self.stopped and self.t.group.size == 1:
+            raise KeyboardInterrupt
+        self.stopped = True
+
+    def tick(self) -> None:
+        """After every batch: is it time to stop, or to save?"""
+        self.bar.update()
+        if self.t.group.any(self.stopped):
+            raise KeyboardInterrupt
+        if time.monotonic() - self.saved_at >= self.every:
+            self.save()
+
+    def save(self) -> None:
+        """A save that fails warns; training goes on, and the last good checkpoint stays."""
+        t, began = self.t, time.monotonic()
+        t.seconds = began - self.began
+        if self.store is None or t.position() == self.saved:
+            return
+        try:
+            self.store.save(t.position(), t.state())
+            self.saved = t.position()
+        except SaveError as e:
+            warnings.warn("This checkpoint was not saved; training goes on and will try again. "
+                          f"{e}", stacklevel=2)
+        self.saved_at = time.monotonic()
+        if self.asked is None:
+            self.every = min(max(60.0, 100 * (self.saved_at - began)), 600.0)
+        self.bar.set_postfix_str(self.store.status)
+
+    def __exit__(self, *error: object) -> None:
+        """However the training ended: save the last consistent state, and restore the rest."""
+        try:
+            if self.t.consistent:
+                self.save()
+        finally:
+            for number, handler in self.handlers.items():
+                signal.signal(number, handler)
+            for p, wanted in self.requires_grad:
+                p.requires_grad_(wanted)
+            self.bar.close()
+            if self.store is not None:
+                self.store.close()
