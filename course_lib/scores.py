@@ -36,8 +36,8 @@ def success(report: Report, *, correct_only: bool = False) -> np.ndarray:
         return rob
     if (nat >= 1).any():
         lost = ", ".join(c for c, e in zip(report.classes, nat, strict=True) if e >= 1)
-        raise CourseError(f"No image of {lost} is classified correctly without an attack, so no "
-                          "attack can succeed. Count all images instead.")
+        raise CourseError(f"No image of {lost} is right when clean, so no attack on it can "
+                          "succeed. Count all images instead.")
     return (rob - nat) / (1 - nat)
 
 
@@ -64,8 +64,8 @@ class LeastEps:
         counted = (self.eps > 0) | (not right_only)
         means = class_means(self.eps[counted], y[counted], classes)
         for c in np.flatnonzero(np.isnan(means)):
-            which = " that is classified correctly without an attack" if right_only else ""
-            raise CourseError(f"Class {c} holds no example{which}; its mean needs at least one.")
+            raise CourseError(f"Class {c} holds no example to take a mean "
+                              f"of{' that is right when clean' if right_only else ''}.")
         return means
 
 

@@ -32,7 +32,7 @@ def test_cru_s_by_hand() -> None:
     assert cru_s(REPORT, correct_only=True) == pytest.approx(4 / 5 - 2 / 18)
     lost = Report(Errors((10, 1), (10, 10)), Errors((10, 1), (10, 10)), ("cat", "dog"))
     assert cru_s(lost) == pytest.approx(0.9)
-    with pytest.raises(CourseError, match="No image of cat is classified correctly"):
+    with pytest.raises(CourseError, match="No image of cat is right when clean"):
         cru_s(lost, correct_only=True)
 
 
