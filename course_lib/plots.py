@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import matplotlib.pyplot as plt
@@ -92,10 +93,8 @@ def class_bars(models: Mapping[str, Some], ax: Ax = None, *, kind: str | Sequenc
     seeds = {label: [m] if isinstance(m, Report) else m for label, m in models.items()}
     classes = _classes(r for reports in seeds.values() for r in reports)
     order = difficulty(next(iter(seeds.values()))) if order is None else order
-    rows = {}
-    for k, (label, reports) in zip(kinds, seeds.items(), strict=True):
-        spreads = _class_intervals([getattr(r, k) for r in reports])
-        rows[label] = [spreads[c] for c in order]
+    rows = {label: _class_intervals([getattr(r, k) for r in reports], order)
+            for k, (label, reports) in zip(kinds, seeds.items(), strict=True)}
     ax = bars(rows, [classes[c] for c in order], axes(ax),
               ylabel=f"{titles.pop() if len(titles) == 1 else 'error'} (%)")
     ax.set_xlabel("class, easiest first")
@@ -139,9 +138,7 @@ def numbers_by_class(rows: Mapping[str, np.ndarray | Tensor], classes: Names, ax
 
 def probabilities(rows: Mapping[str, Tensor], classes: Names, ax: Ax = None) -> Axes:
     """The model's probabilities p [C], for example of the clean and of the attacked image."""
-    ax = numbers_by_class(rows, classes, ax, ylabel="probability")
-    ax.set_ylim(0, 1.02)
-    return ax
+    return _finish(numbers_by_class(rows, classes, ax), ylabel="probability", ylim=(0, 1.02))
 
 
 def cost_of_robustness(natural: Sequence[Report], robust: Sequence[Report], ax: Ax = None) -> Axes:
@@ -156,9 +153,8 @@ def cost_of_robustness(natural: Sequence[Report], robust: Sequence[Report], ax: 
     ax.axhline(0, color="0.5", lw=0.8)
     x, y = _crosses(ax, class_spreads([r.nat for r in natural]), added, fmt="o", ms=5,
                     color=COLOURS[0], ecolor="0.55", zorder=3)
-    ax.set(xlabel="standard error of the natural model (%)",
-           ylabel="added by adversarial training (points)")
-    return _label_points(ax, x, y, classes)
+    return _label_points(ax, x, y, classes, xlabel="standard error of the natural model (%)",
+                         ylabel="added by adversarial training (points)")
 
 
 def class_scatter(x: np.ndarray, y: np.ndarray, classes: Names, ax: Ax = None, *,
@@ -166,8 +162,7 @@ def class_scatter(x: np.ndarray, y: np.ndarray, classes: Names, ax: Ax = None, *
     """One named point per class: two numbers of each class against each other."""
     ax = axes(ax, 5, 4)
     ax.plot(x, y, "o", ms=5, color=COLOURS[0], zorder=3)
-    ax.set(xlabel=xlabel, ylabel=ylabel)
-    return _label_points(ax, np.asarray(x, float), np.asarray(y, float), classes)
+    return _label_points(ax, x, y, classes, xlabel=xlabel, ylabel=ylabel)
 
 
 def class_curves(values: Sequence[Sequence[float]], classes: Names, ax: Ax = None, *,
@@ -399,9 +394,6 @@ def boundary_walk(walks: Mapping[str, tuple[Tensor, Names, int, int]], ax: Ax = 
     return ax
 
 
-# What several of the functions above share: intervals, bars, lines, rows, cells, and a finish.
-
-
 def _classes(reports: Iterable[Report]) -> tuple[str, ...]:
     """The classes that all reports share. Unchecked, cat's error would be drawn over Dress."""
     classes = list(dict.fromkeys(r.classes for r in reports))
@@ -416,13 +408,14 @@ def _ends(spreads: Iterable[Spread], scale: float = 100.0) -> np.ndarray:
     return scale * np.array([(s.mean, s.low, s.high) for s in spreads]).T
 
 
-def _class_intervals(seeds: Sequence[Errors]) -> list[Spread]:
+def _class_intervals(seeds: Sequence[Errors], order: Sequence[int]) -> list[Spread]:
     """Each class's error with Student's interval over seeds, or Wilson's for a single model."""
+    spreads = class_spreads(seeds)
     # a boundary error below zero is no proportion, so Wilson's interval does not apply
-    if len(seeds) > 1 or min(seeds[0].wrong) < 0:
-        return class_spreads(seeds)
-    pairs = zip(seeds[0].by_class, seeds[0].intervals(), strict=True)
-    return [Spread(error, np.nan, low, high, 1) for error, (low, high) in pairs]
+    if len(seeds) == 1 and min(seeds[0].wrong) >= 0:
+        spreads = [replace(spread, low=low, high=high)
+                   for spread, (low, high) in zip(spreads, seeds[0].intervals(), strict=True)]
+    return [spreads[c] for c in order]
 
 
 def _columns(ax: Axes, names: Names) -> None:
@@ -433,11 +426,11 @@ def _columns(ax: Axes, names: Names) -> None:
 
 def _class_lines(ax: Axes, x: Sequence[float], values: Any, classes: Names, named: Names) -> Axes:
     """`values` [T, C] over x: the named classes in colour, all others grey behind them."""
-    of = dict(zip(classes, np.asarray(values, float).T, strict=True))
-    for name in of.keys() - set(named):
-        ax.plot(x, of[name], color="0.75", lw=1, zorder=1)
+    of_class = dict(zip(classes, np.asarray(values, float).T, strict=True))
+    for name in (c for c in classes if c not in named):
+        ax.plot(x, of_class[name], color="0.75", lw=1, zorder=1)
     for i, name in enumerate(named):
-        ax.plot(x, pick(of, name, "class"), label=name, **SERIES[i % 8])
+        ax.plot(x, pick(of_class, name, "class"), label=name, **SERIES[i % 8])
     return ax
 
 
@@ -508,12 +501,13 @@ def _image_rows(rows: Mapping[str, Tensor], ax: Axes, n: int, titles: Names = ()
     return images(x, ax, columns=n, titles=titles)
 
 
-def _label_points(ax: Axes, x: np.ndarray, y: np.ndarray, names: Names) -> Axes:
+def _label_points(ax: Axes, x: np.ndarray, y: np.ndarray, names: Names, **labels: str) -> Axes:
     """A name at each point, moved until it covers neither a point nor another name."""
     offsets = [(4, 7), (4, -7), (-4, 7), (-4, -7), (0, 9), (0, -9), (7, 0), (-7, 0)]
     offsets += [(dx, sign * dy) for dy in range(18, 74, 11) for dx in (9, 30, 50)
                 for sign in (1, -1)]
     ax.margins(0.12)
+    ax.set(**labels)
     cast(Figure, ax.figure).canvas.draw()  # positions are final only after the layout
     points = ax.transData.transform(np.stack([x, y], 1))
     taken = [Bbox.from_bounds(px - 4, py - 4, 8, 8) for px, py in points]
