@@ -131,7 +131,7 @@ def test_size_of_the_gradient_of_a_linear_model() -> None:
     assert [v.tolist() for v in d.gradient_size(model, x, y)] == [[0, 0], [1, 1]]
 
 
-def test_eq_4_by_hand() -> None:
+def test_eq_4_by_hand_and_its_parts_between_and_within_classes() -> None:
     delta, distance = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.0, 3.0, 3.0])
     # delta less its mean, 3: -2, -1, 3; less the centre: 0, 1, 4
     assert d.constraint(delta, distance) == pytest.approx((0 - 3 + 9) / 3)
@@ -139,16 +139,13 @@ def test_eq_4_by_hand() -> None:
     assert d.constraint(delta, distance, centre) == pytest.approx((0 + 3 + 12) / 3)
     # all equally far: fair
     assert d.constraint(delta, torch.full((3,), 5.0)) == pytest.approx(0, abs=1e-12)
-
-
-def test_eq_4_falls_apart_into_between_and_within_classes() -> None:
     delta, distance = torch.rand(2, 60, generator=seeded(4))
-    y, whole = torch.arange(60) ** 2 % 5 % 3, d.constraint(delta, distance)
+    y, total = torch.arange(60) ** 2 % 5 % 3, d.constraint(delta, distance)
     within = sum(len(y[y == c]) / 60 * d.constraint(delta[y == c], distance[y == c])
                  for c in y.unique())
-    assert whole == pytest.approx(d.between_classes(delta, distance, y) + within)
+    assert total == pytest.approx(d.between_classes(delta, distance, y) + within)
     assert d.between_classes(delta, distance, torch.zeros_like(y)) == pytest.approx(0, abs=1e-12)
-    assert d.between_classes(delta, distance, torch.arange(60)) == pytest.approx(whole)
+    assert d.between_classes(delta, distance, torch.arange(60)) == pytest.approx(total)
 
 
 def test_perturbations_grow_step_by_step() -> None:

@@ -35,11 +35,11 @@ def test_wilson_is_scipys_lies_around_the_rate_and_mirrors(case: tuple[int, int]
     assert wilson(n - wrong, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
 
 
-TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262,
-         10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.0, 120: 1.98, 10**9: 1.96}
-
-
-@pytest.mark.parametrize(("df", "point"), TABLE.items())
+@pytest.mark.parametrize(("df", "point"), [
+    (1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (7, 2.365), (8, 2.306),
+    (9, 2.262), (10, 2.228), (12, 2.179), (15, 2.131), (20, 2.086), (30, 2.042), (60, 2.0),
+    (120, 1.98), (10**9, 1.96),
+])
 def test_t95_against_a_printed_table(df: int, point: float) -> None:
     assert t95(df) == pytest.approx(point, abs=6e-4)
 
@@ -103,24 +103,20 @@ def reports(draw: st.DrawFn) -> Report:
 def test_json_both_ways_exactly(r: Report) -> None:
     row = json.loads(json.dumps(r.to_json()))
     assert Report.from_json(row) == r and Report.from_json(row).to_json() == row
-    assert list(row) == ["attack", "eps", "classes", "counts", "nat", "rob"] + ["flips"] * bool(
-        r.flips)
+    keys = ["attack", "eps", "classes", "counts", "nat", "rob", "flips"]
+    assert list(row) == keys[: 7 if r.flips else 6]
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("nat", None), ("nat", 3), ("nat", [0.1, 0.2]), ("nat", [0.1, 0.2, math.nan]),
-    ("nat", [0.1, 0.2, math.inf]), ("nat", [0.1, 0.2, 1.5]), ("rob", ["a", "b", "c"]),
-    ("counts", [10, 10]), ("counts", [10, 10, 0]), ("counts", []), ("counts", None),
-    ("classes", ["a"]), ("classes", None), ("eps", "big"), ("eps", None),
+@pytest.mark.parametrize("row", [
+    {}, [], None, "report", {"nat": []},
+    *({**report().to_json(), key: value} for key, value in [
+        ("nat", None), ("nat", 3), ("nat", [0.1, 0.2]), ("nat", [0.1, 0.2, math.nan]),
+        ("nat", [0.1, 0.2, math.inf]), ("nat", [0.1, 0.2, 1.5]), ("rob", ["a", "b", "c"]),
+        ("counts", [10, 10]), ("counts", [10, 10, 0]), ("counts", []), ("counts", None),
+        ("classes", ["a"]), ("classes", None), ("eps", "big"), ("eps", None)]),
 ])
-def test_json_that_is_no_report(key: str, value: object) -> None:
+def test_json_that_is_no_report(row: Any) -> None:
     with pytest.raises(CourseError):
-        Report.from_json({**report().to_json(), key: value})
-
-
-@pytest.mark.parametrize("row", [{}, [], None, "report", {"nat": []}])
-def test_other_things_that_are_no_report(row: Any) -> None:
-    with pytest.raises(CourseError, match="Not a report"):
         Report.from_json(row)
 
 

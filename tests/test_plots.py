@@ -88,12 +88,9 @@ def ticks(labels: Sequence[Any]) -> list[str]:
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_each_takes_an_axes_or_makes_one_and_returns_it(name: str) -> None:
-    with plt.rc_context(plots.STYLE):
-        given = plt.subplots()[1]
+    (given,), made = plots.panels(1), draw(name)
     assert draw(name, given) is given
-    made = draw(name)
-    assert isinstance(made, Axes)
-    assert made is not given
+    assert isinstance(made, Axes) and made is not given
     made.figure.canvas.draw()
 
 
@@ -315,11 +312,8 @@ def test_a_confusion_matrix_shows_percent_with_the_true_class_in_rows() -> None:
                          (1, 2): "99", (2, 0): "·", (2, 1): "·", (2, 2): "100"}
     assert ax.get_xlabel() == "predicted class" and ax.get_ylabel() == "true class"
     assert ticks(ax.get_xticklabels()) == ticks(ax.get_yticklabels()) == list(ABC)
-
-
-def test_errors_only_leaves_the_diagonal_out_of_text_and_scale() -> None:
     matrix = np.array([[0.9, 0.1], [0.3, 0.7]])
-    ax = plots.confusion(matrix, "ab", wrong_only=True)
+    ax = plots.confusion(matrix, "ab", wrong_only=True)  # the colours are those of the errors
     assert cells(ax) == {(0, 0): "", (0, 1): "10", (1, 0): "30", (1, 1): ""}
     assert ax.images[0].get_clim() == (0, pytest.approx(30))
     assert plots.confusion(matrix, "ab", most=0.5).images[0].get_clim() == (0, pytest.approx(50))
@@ -336,9 +330,6 @@ def test_a_heat_map_shows_each_number_in_its_place_and_frames_the_marked() -> No
     assert frame.get_bbox().contains(0, 1) and not frame.get_bbox().contains(1, 0)
     assert ticks(ax.get_xticklabels()) == ["c1", "c2"]
     assert ticks(ax.get_yticklabels()) == ["r1", "r2"]
-
-
-def test_a_map_has_the_given_span_and_an_empty_one_is_no_failure() -> None:
     ax = plots.heat_map(np.array([[10.0, 11.0]]), ["r"], ["a", "b"], span=(0, 50))
     assert ax.images[0].get_clim() == (0, 50)
     ax = plots.heat_map(np.full((1, 2), np.nan), ["r"], ["a", "b"])
@@ -384,10 +375,7 @@ def test_a_boundary_walk_frames_the_pair_and_names_every_iterate() -> None:
         plots.COLOURS[0].lower(), plots.COLOURS[5].lower()]
     assert [t.get_text() for t in ax.texts[:9]] == [
         "first", "second", "t = 0\nA", "t = 1\nA", "t = 2\nB", "t = 3\nB", "A", "B", "B"]
-
-
-def test_a_pair_that_is_one_image_shows_both_frames() -> None:
-    ax = plots.boundary_walk({"lost at once": (torch.zeros(2, 1, 8, 8), ["B", "B"], 0, 0)})
+    ax = plots.boundary_walk({"one image, both frames": (z[:2], ["B", "B"], 0, 0)})
     outer, inner = (p.get_bbox() for p in ax.patches)
     assert outer.x0 < inner.x0 < inner.x1 < outer.x1 and outer.y0 < inner.y0 < inner.y1 < outer.y1
 
