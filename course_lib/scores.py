@@ -136,8 +136,6 @@ class _Search:
         moved = (z - x).abs() if scale is None else (z - x).abs() / scale
         reached = eps if exact else torch.minimum(moved.flatten(1).amax(1), eps)
         self.high[on[hit]], self.low[on[~hit]] = reached[hit], eps[~hit]
-        # a smaller budget than one that failed can succeed
-        self.low = torch.minimum(self.low, self.high)
 
     def result(self) -> LeastEps:
         censored = self.high == torch.inf

@@ -51,7 +51,7 @@ TABLE = PGD(eps=1, step_size=1, steps=10, start="clean", scale=(1 / 10, 1 / 100,
     (least_eps, {"tolerance": 1 / 2550}, PGD(steps=10)),
     (least_eps, {"tolerance": 1 / 2550}, PGD(steps=10, start="clean")),
     (least_eps, {"tolerance": 0.01, "first": 0.1, "cap": 5.0}, TABLE),
-    (grid_eps, {"increment": 1 / 1000, "cap": 0.2}, PGD(steps=5, start="clean")),
+    (grid_eps, {"increment": 1 / 60, "cap": 0.2}, PGD(steps=10, start="clean")),
     (grid_eps, {"increment": 0.01, "cap": 5.0}, TABLE),
 ])
 def test_least_eps_of_a_linear_model(own: Any, words: dict[str, float], attack: PGD) -> None:
@@ -98,8 +98,8 @@ def test_cru_eps_by_hand() -> None:
 
 
 def test_luf_by_hand_and_its_identity() -> None:
-    full = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]])
-    without = torch.stack([torch.tensor([[0.7, 0.3], [0.6, 0.4], [0.5, 0.5]]), full])
+    full = torch.tensor([[0.9, 0.1, 0], [0.4, 0.6, 0], [0.5, 0.5, 0]])
+    without = torch.stack([torch.tensor([[0.7, 0.2, 0.1], [0.6, 0.4, 0], [0.5, 0.5, 0]]), full])
     found = luf(full, without)
     assert found.luf == pytest.approx((0.2 + 0.2 + 0) / 3) and found.flips == (1, 0)
     assert found.luf_t == pytest.approx(1 / 3) and found.luf_l == pytest.approx(1 / 2)
