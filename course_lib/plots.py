@@ -382,7 +382,7 @@ def boundary_walk(walks: Mapping[str, tuple[Tensor, Names, int, int]], ax: Ax = 
     n = max(len(z) for z, *_ in walks.values())
     titles = [t for _, names, *_ in walks.values() for t in [*names, *[""] * n][:n]]
     titles[:n] = [f"t = {t}\n{name}" for t, name in enumerate(titles[:n])]
-    ax = axes(ax, 0.95 * n + 1.2, 1.4 * len(walks))
+    ax = axes(ax, 0.95 * n + 1.8, 1.4 * len(walks))
     _image_rows({label: z for label, (z, *_) in walks.items()}, ax, n, titles)
     for i, (z, _, c, a) in enumerate(walks.values()):
         for t, colour, line in ((c, COLOURS[0], "-"), (a, COLOURS[5], "--")):

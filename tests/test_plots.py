@@ -252,15 +252,12 @@ def test_attacks_stand_side_by_side_and_the_flagged_are_marked() -> None:
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first model on top
 
 
-def test_a_strip_holds_every_training_and_their_mean() -> None:
+def test_strips_and_chance_hold_every_training_and_permutation() -> None:
     ax = plots.strips({"paired": [1, 2, 3], "seeds": [5, 7]}, xlabel="changed")
     points, mean, *_ = ax.lines
     assert sorted(points.get_xdata()) == [1, 2, 3] and list(mean.get_xdata()) == [2, 2]
     assert all(abs(y) <= 0.25 for y in points.get_ydata()) and len(ax.lines) == 4
     assert ticks(ax.get_yticklabels()) == ["paired", "seeds"] and ax.get_ylim() == (1.5, -0.5)
-
-
-def test_chance_counts_every_permutation_and_marks_the_observed_value() -> None:
     ax = plots.chance(np.linspace(0, 1, 200), 2.0, xlabel="range")
     assert sum(bar.get_height() for bar in ax.patches) == 200
     assert list(ax.lines[0].get_xdata()) == [2, 2]
