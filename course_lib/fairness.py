@@ -1,4 +1,4 @@
-"""Numbers from per-class counts: errors with their intervals, reports, and means over seeds.
+"""Numbers from counts per class: errors with their intervals, reports, and means over seeds.
 
     err_nat(c)  = Pr[ argmax f(x) != c | y = c ]             standard error of class c
     err_rob(c)  = the same under attack                       robust error
@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,20 +22,22 @@ Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
 
 @dataclass(frozen=True)
 class Errors:
-    """Wrong images and all images, class by class."""
+    """Wrong images and all images of each class, as whole counts.
+
+    >>> Errors(wrong=(1, 5), counts=(10, 10)).by_class.tolist()
+    [0.1, 0.5]
+    """
 
     wrong: tuple[int, ...]
     counts: tuple[int, ...]
 
     def __post_init__(self) -> None:
         if len(self.wrong) != len(self.counts) or not self.counts:
-            raise CourseError(
-                f"{len(self.wrong)} classes of errors for {len(self.counts)} classes of counts; "
-                "give one of each for every class."
-            )
+            raise CourseError(f"{len(self.wrong)} classes of errors for {len(self.counts)} classes "
+                              "of counts; give one of each for every class.")
         if min(self.counts) < 1:
             raise CourseError(f"Class {self.counts.index(min(self.counts))} holds no image; an "
-                              "error rate needs one at least.")
+                              "error rate needs at least one.")
         if any(abs(w) > n for w, n in zip(self.wrong, self.counts, strict=True)):
             raise CourseError(f"More wrong images than images: {self.wrong} of {self.counts}.")
 
@@ -45,7 +47,7 @@ class Errors:
 
     @property
     def mean(self) -> float:
-        """Over the images (over the classes too, when they are of one size)."""
+        """Over all images; also over the classes where they have equally many."""
         return sum(self.wrong) / sum(self.counts)
 
     @property
@@ -63,15 +65,14 @@ class Errors:
 
 @dataclass(frozen=True)
 class Report:
-    """What an evaluation found: standard and robust errors of every class under one attack."""
+    """The result of an evaluation: standard and robust errors of every class under one attack."""
 
     nat: Errors
     rob: Errors
     classes: tuple[str, ...]
     attack: str = ""
     eps: float = 0.0
-    # predictions that the attack changed, right or wrong, where they were counted
-    flips: Errors | None = None
+    flips: Errors | None = None  # predictions that the attack changed, where they were counted
 
     def __post_init__(self) -> None:
         if not len(self.classes) == len(self.nat.counts) == len(self.rob.counts):
@@ -83,67 +84,58 @@ class Report:
 
     @property
     def bnd(self) -> Errors:
-        """err_bndy = err_rob - err_nat"""
+        # err_bndy(c) = err_rob(c) - err_nat(c)
         return Errors(tuple(r - n for r, n in zip(self.rob.wrong, self.nat.wrong, strict=True)),
                       self.nat.counts)
 
     @property
     def worst_class(self) -> str:
-        """The name of the class with the largest robust error."""
+        """The class with the largest robust error, by name."""
         return self.classes[self.rob.worst_class]
 
     def to_json(self) -> dict[str, Any]:
-        rates = {k: e.by_class.tolist() for k,
-                 e in (("nat", self.nat), ("rob", self.rob), ("flips", self.flips))
-                 if e is not None}
+        errors = {"nat": self.nat, "rob": self.rob, "flips": self.flips}
+        rates = {k: e.by_class.tolist() for k, e in errors.items() if e is not None}
         return {"attack": self.attack, "eps": self.eps, "classes": list(self.classes),
                 "counts": list(self.nat.counts), **rates}
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Report:
+        """The report that `to_json` wrote; rates times counts are whole numbers again."""
         try:
             counts = tuple(int(n) for n in row["counts"])
-
-            def errors(kind: str) -> Errors:
-                return Errors(tuple(round(e * n) for e, n in zip(row[kind], counts, strict=True)),
-                              counts)
-
-            flips = errors("flips") if "flips" in row else None
-            return cls(errors("nat"), errors("rob"), tuple(str(c) for c in row["classes"]),
-                       str(row["attack"]), float(row["eps"]), flips)
+            errors = {
+                kind: Errors(tuple(round(e * n) for e, n in zip(row[kind], counts, strict=True)),
+                             counts) for kind in ("nat", "rob", "flips") if kind in row}
+            return cls(errors["nat"], errors["rob"], tuple(str(c) for c in row["classes"]),
+                       str(row["attack"]), float(row["eps"]), errors.get("flips"))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
             raise CourseError(f"Not a report ({type(e).__name__}: {e}). One needs attack, eps, "
                               "classes, counts, nat and rob.") from None
 
 
 def wilson(wrong: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a proportion.
-
-    ( p + z^2/2n  -+  z sqrt( p(1-p)/n + z^2/4n^2 ) ) / (1 + z^2/n)
-    """
+    """Wilson's 95 % interval of the proportion p = wrong / n."""
     p, zz = wrong / n, Z95**2 / n
+    # ( p + z^2/2n  -+  z sqrt( p(1-p)/n + z^2/4n^2 ) ) / (1 + z^2/n)
     centre, half = p + zz / 2, Z95 * math.sqrt(max(p * (1 - p), 0) / n + zz / (4 * n))
     return max(0.0, (centre - half) / (1 + zz)), min(1.0, (centre + half) / (1 + zz))
 
 
-# Student's 97.5 % point, 1 to 9 degrees
-T95 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
+def t95(df: float) -> float:
+    """Student's two-sided 95 % point with `df` degrees of freedom."""
+    from scipy.special import stdtrit  # scipy.stats.t.ppf calls it, but takes a second to import
 
-
-def t95(df: int) -> float:
-    """Student's two-sided 95 % point: a table, then Cornish and Fisher's expansion, good to 2e-4
-    from 10 degrees on."""
-    if df <= len(T95):
-        return T95[df - 1]
-    z = Z95
-    g1, g2 = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    g3 = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + g1 / df + g2 / df**2 + g3 / df**3
+    return float(stdtrit(df, 0.975))
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over several seeds: mean, sample standard deviation, 95 % t-interval of the mean."""
+    """A number over several seeds: mean, sample standard deviation, 95 % t-interval of the mean.
+
+    >>> str(Spread.of([0.1, 0.2]))
+    '15.00 ± 7.07'
+    """
 
     mean: float
     sd: float
@@ -153,12 +145,14 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
+        """From one value per seed. A single value has no standard deviation and no interval."""
         v = np.fromiter(values, float)
         if not len(v):
-            raise CourseError("No value to take a mean of; give one a seed.")
+            raise CourseError("There is no value to average; give one value per seed.")
         if len(v) == 1:
             return cls(float(v[0]), math.nan, math.nan, math.nan, 1)
         mean, sd = float(v.mean()), float(v.std(ddof=1))
+        # mean -+ t_{n-1} sd / sqrt(n)
         half = t95(len(v) - 1) * sd / math.sqrt(len(v))
         return cls(mean, sd, mean - half, mean + half, len(v))
 
@@ -167,6 +161,20 @@ class Spread:
         return f"{100 * self.mean:.2f}" + ("" if self.n == 1 else f" ± {100 * self.sd:.2f}")
 
 
+def paired(after: Mapping[Any, float], before: Mapping[Any, float]) -> Spread:
+    """The difference after - before, per seed, over the seeds that both mappings have.
+
+    A seed gives both trainings the same first weights and order of images; that effect cancels.
+
+    >>> paired({0: 0.5, 1: 0.25, 2: 0.9}, {0: 0.25, 1: 0.0}).mean
+    0.25
+    """
+    return Spread.of(value - before[seed] for seed, value in after.items() if seed in before)
+
+
 def class_spreads(errors: Sequence[Errors]) -> list[Spread]:
-    """The spread over seeds of each class's error."""
-    return [Spread.of(e.by_class[c] for e in errors) for c in range(len(errors[0].counts))]
+    """The spread over seeds of each class's error; `errors` has one entry per seed."""
+    if len({len(e.counts) for e in errors}) != 1:
+        raise CourseError(f"Errors of {[len(e.counts) for e in errors]} classes; give errors of "
+                          "the same classes, one entry per seed.")
+    return [Spread.of(of_class) for of_class in zip(*(e.by_class for e in errors), strict=True)]

@@ -1,10 +1,14 @@
-"""Reports to pictures. Every function takes an Axes (or makes one) and returns it; none trains or
-evaluates."""
+"""Results as figures. Every function takes an Axes (or makes one), draws on it, and returns it.
+
+No function here trains or evaluates. Errors are fractions when they come in and percent when they
+are drawn; whiskers and crosses are 95 % intervals.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import matplotlib.pyplot as plt
@@ -17,388 +21,261 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 from torch import Tensor
 
-from course_lib.data import Split
 from course_lib.errors import CourseError, pick
-from course_lib.fairness import Report, Spread, class_spreads
+from course_lib.fairness import Errors, Report, Spread, class_spreads
 
-# Okabe and Ito's palette, told apart by readers with any kind of colour vision; hatches and markers
-# say it twice.
+# Okabe and Ito's palette: readers with any kind of colour vision can distinguish any two of these.
+# Hatches and markers repeat the distinction for print in black and white.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE: Any = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.grid.axis": "y",
-    "grid.alpha": 0.3,
-    "axes.axisbelow": True, "font.size": 10, "figure.dpi": 100, "savefig.dpi": 100,
-    "legend.frameon": False, "hatch.linewidth": 0.6,
+    "grid.alpha": 0.3, "axes.axisbelow": True, "font.size": 10, "figure.dpi": 100,
+    "savefig.dpi": 100, "legend.frameon": False, "hatch.linewidth": 0.6,
 }
+SERIES: Any = [{"color": c, "marker": m, "ms": 4} for c, m in zip(COLOURS, MARKERS, strict=True)]
+FRAME: Any = {"fill": False, "ec": COLOURS[5], "lw": 2.5}
 KINDS = {"nat": "standard error", "rob": "robust error",
          "bnd": "boundary error (robust − standard)"}
 
 Some = Report | Sequence[Report]  # one model, or the seeds of one recipe
+Ax = Axes | None  # None makes a new figure
+Names = Sequence[str]
+Lines = Mapping[str, Sequence[float]]
 
 
-def axes(ax: Axes | None, width: float = 8, height: float = 3.6) -> Axes:
-    """The given Axes, or one in a new figure in the course's style."""
-    if ax is not None:
-        return ax
-    with plt.rc_context(STYLE):
-        return plt.subplots(figsize=(width, height), layout="constrained")[1]
+def axes(ax: Ax, width: float = 8, height: float = 3.6) -> Axes:
+    """The given Axes, or one in a new figure (in inches) in the course's style."""
+    return panels(1, width, height)[0] if ax is None else ax
 
 
 def panels(n: int, width: float = 9, height: float = 3.6, **words: Any) -> list[Axes]:
-    """n Axes side by side in one figure in the course's style; `words` go to plt.subplots
-    (sharey=True)."""
+    """n Axes side by side in one new figure; `words` such as sharey=True go to plt.subplots."""
     with plt.rc_context(STYLE):
         return list(plt.subplots(1, n, figsize=(width, height), layout="constrained", squeeze=False,
                                  **words)[1][0])
 
 
 def show(ax: Axes, alt: str) -> None:
-    """Show the figure with a text for those who cannot see it, and close it so that figures do not
-    pile up.
-
-    A palette of 128 colours makes the stored picture a third as large, and nobody sees the
-    difference.
-    """
+    """Show the figure of `ax` with a text for readers who cannot see it, and close the figure."""
     from IPython.display import Image, display
     from PIL import Image as Pillow
 
     drawn, packed, figure = io.BytesIO(), io.BytesIO(), cast(Figure, ax.figure)
     with plt.rc_context(STYLE):
         figure.savefig(drawn, format="png", dpi=100)
-    Pillow.open(drawn).convert("RGB").quantize(128, dither=Pillow.Dither.NONE).save(packed,
-        format="png", optimize=True)
-    # Colab's IPython 7 knows no Image(alt=...)
+    # 128 colours look the same, and the stored picture is a third as large
+    picture = Pillow.open(drawn).convert("RGB").quantize(128, dither=Pillow.Dither.NONE)
+    picture.save(packed, format="png", optimize=True)
+    # Colab's IPython 7 has no Image(alt=...)
     display(Image(packed.getvalue()), metadata={"image/png": {"alt": alt}})
     plt.close(figure)
 
 
-def difficulty(reports: Some) -> list[int]:
-    """The classes from the smallest standard error to the largest."""
-    errors = [r.nat for r in _seeds(reports)]
-    return sorted(range(len(errors[0].counts)),
-                  key=lambda c: float(np.mean([e.by_class[c] for e in errors])))
-
-
-def class_bars(models: Mapping[str, Some], ax: Axes | None = None, *,
-               kind: str | Sequence[str] = "rob",
+def class_bars(models: Mapping[str, Some], ax: Ax = None, *, kind: str | Sequence[str] = "rob",
                order: Sequence[int] | None = None) -> Axes:
-    """Errors by class, one or several models side by side, classes sorted by the first model's
-    standard error.
+    """Errors per class, one or several models side by side.
 
-    `kind` is nat, rob or bnd, or one of them for each model. Whiskers are 95 % intervals: Wilson's
-    for one model, Student's over the seeds of a recipe.
+    `kind` is nat, rob or bnd, or one of them per model. `order` is the first model's `difficulty`
+    by default. Whiskers are Wilson's interval for one model, Student's over the seeds of a recipe.
 
     >>> class_bars({"natural": load_report("exp1/natural")})  # doctest: +SKIP
     """
-    if not models:
+    if not isinstance(models, Mapping) or not models or not all(models.values()):
         raise CourseError("No model to draw; give a dictionary such as {'natural': "
                           "load_report('exp1/natural')}.")
     kinds = [kind] * len(models) if isinstance(kind, str) else list(kind)
-    titles = [pick(KINDS, k, "kind of error") for k in kinds]
+    titles = {pick(KINDS, k, "kind of error") for k in kinds}
     if len(kinds) != len(models):
         raise CourseError(f"{len(kinds)} kinds of error for {len(models)} models; give one for "
                           "all, or one for each.")
-    ax, first = axes(ax), next(iter(models.values()))
-    order = difficulty(first) if order is None else order
-    width = 0.8 / len(models)
-    for i, (label, reports) in enumerate(models.items()):
-        heights, low, high = _bars([getattr(r, kinds[i]) for r in _seeds(reports)])
-        at = np.arange(len(order)) + (i - (len(models) - 1) / 2) * width
-        ax.bar(at, 100 * heights[order], width * 0.92, label=label, color=COLOURS[i % 8],
-               hatch=HATCHES[i % 8], edgecolor="white",
-               yerr=100 * np.abs(np.stack([low, high])[:, order] - heights[order]),
-               error_kw={"elinewidth": 0.9, "capsize": 2})
-    names = _seeds(first)[0].classes
-    ax.set_xticks(np.arange(len(order)), [names[c] for c in order], rotation=30, ha="right",
-                  rotation_mode="anchor")
-    title = titles[0] if len(set(kinds)) == 1 else "error"
-    ax.set(ylabel=f"{title} (%)", xlabel="class, easiest first")
-    # still free to grow when axes are shared
+    seeds = {label: [m] if isinstance(m, Report) else m for label, m in models.items()}
+    classes = _classes(r for reports in seeds.values() for r in reports)
+    order = difficulty(next(iter(seeds.values()))) if order is None else order
+    rows = {label: _class_intervals([getattr(r, k) for r in reports], order)
+            for k, (label, reports) in zip(kinds, seeds.items(), strict=True)}
+    ax = bars(rows, [classes[c] for c in order], axes(ax),
+              ylabel=f"{titles.pop() if len(titles) == 1 else 'error'} (%)")
+    ax.set_xlabel("class, easiest first")
+    # boundary errors can be negative; auto, because panels that share an axis still have to grow
     ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]), auto=True)
-    if len(models) > 1:
-        _legend_above(ax)
     return ax
 
 
-def _legend_above(ax: Axes, columns: int = 4) -> None:
-    """A legend outside the data, whatever the data."""
-    columns = min(columns, len(ax.get_legend_handles_labels()[1]))
-    ax.legend(ncols=columns, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2,
-              frameon=False, fontsize=9,
-              columnspacing=1.2, handlelength=1.6)
+def difficulty(reports: Some) -> list[int]:
+    """The classes from the smallest standard error to the largest."""
+    seeds = [reports] if isinstance(reports, Report) else reports
+    errors = np.mean([r.nat.by_class for r in seeds], axis=0)
+    return [int(c) for c in np.argsort(errors, kind="stable")]
 
 
-def _seeds(reports: Some) -> Sequence[Report]:
-    return [reports] if isinstance(reports, Report) else reports
-
-
-def _bars(errors: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Height and interval of each class's bar."""
-    if len(errors) > 1:
-        spreads = class_spreads(errors)
-        return (np.array([getattr(s, k) for s in spreads]) for k in ("mean", "low", "high"))  # type: ignore[return-value]
-    height = errors[0].by_class
-    if min(errors[0].wrong) < 0:
-        return height, height, height
-    interval = errors[0].intervals()
-    return height, interval[:, 0], interval[:, 1]
-
-
-def cost_of_robustness(natural: Sequence[Report], robust: Sequence[Report],
-                       ax: Axes | None = None) -> Axes:
-    """What adversarial training adds to each class's standard error, against how hard the class was
-    before.
-
-    Crosses are 95 % intervals over seeds.
-    """
-    ax = axes(ax, 6, 4.4)
-    before = class_spreads([r.nat for r in natural])
-    added = [Spread.of(b.nat.by_class[c] - a.nat.by_class[c] for a,
-                       b in zip(natural, robust, strict=True)) for c in range(len(before))]
-    x, y = (100 * np.array([s.mean for s in spreads]) for spreads in (before, added))
-    half = [100 * np.nan_to_num([s.high - s.mean for s in spreads]) for spreads in (before, added)]
-    ax.axhline(0, color="0.5", lw=0.8)
-    ax.errorbar(x, y, xerr=half[0], yerr=half[1], fmt="o", ms=5, color=COLOURS[0], elinewidth=0.9,
-                ecolor="0.55", zorder=3)
-    ax.set(xlabel="standard error of the natural model (%)",
-           ylabel="added by adversarial training (points)")
-    ax.margins(0.12)
-    _label_points(ax, x, y, natural[0].classes)
-    return ax
-
-
-def _label_points(ax: Axes, x: np.ndarray, y: np.ndarray, names: Sequence[str]) -> None:
-    """A name at each point, moved around it until it covers neither a point nor another name."""
-    places = [(4, 7), (4, -7), (-4, 7), (-4, -7), (0, 9), (0, -9), (7, 0), (-7, 0)]
-    places += [(dx, sign * dy) for dy in (18, 29, 40, 51, 62, 73) for dx in (9, 30, 50)
-               for sign in (1, -1)]
-    assert ax.figure is not None
-    ax.figure.canvas.draw()  # the layout is final only now
-    taken = [Bbox.from_bounds(px - 4, py - 4, 8, 8) for px,
-             py in ax.transData.transform(np.stack([x, y], 1))]
-    for i in np.argsort(x):
-        for dx, dy in places:
-            side = {1: "left", -1: "right", 0: "center"}[(dx > 0) - (dx < 0)]
-            text = ax.annotate(names[i], (x[i], y[i]), xytext=(dx, dy), textcoords="offset points",
-                               fontsize=8, ha=side, va="center")
-            box = text.get_window_extent()
-            inside = (ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1 and ax.bbox.y0 <= box.y0
-                      and box.y1 <= ax.bbox.y1)
-            if (inside and not box.count_overlaps(taken)) or (dx, dy) == places[-1]:
-                taken.append(box)
-                if abs(dy) > 9:
-                    line = {"arrowstyle": "-", "color": "0.6", "lw": 0.5}
-                    ax.annotate("", (x[i], y[i]), xytext=(dx, dy), textcoords="offset points",
-                                arrowprops=line)
-                break
-            text.remove()
-
-
-def spread_points(rows: Mapping[str, tuple[Spread, float | None]], ax: Axes | None = None, *,
-                  xlabel: str = "error (%)",
-                  theirs: str = "the report's model") -> Axes:
-    """Our mean with its 95 % interval beside a figure of somebody else's (or None), one row a
-    quantity."""
-    ax = axes(ax, 7, 0.9 + 0.32 * len(rows))
-    for i, (ours, other) in enumerate(rows.values()):
-        ax.plot([100 * ours.low, 100 * ours.high], [i, i], color=COLOURS[0], lw=2)
-        ax.plot(100 * ours.mean, i, "o", ms=5, color=COLOURS[0], label="" if i
-                else "ours: mean and 95 % interval over seeds")
-        if other is not None:
-            ax.plot(100 * other, i, "D", ms=7, color=COLOURS[5], mfc="none", mew=1.5)
-    ax.plot([], [], "D", ms=7, color=COLOURS[5], mfc="none", mew=1.5, label=theirs)
-    ax.set_yticks(range(len(rows)), list(rows))
-    ax.invert_yaxis()
-    ax.set_xlabel(xlabel)
-    ax.grid(visible=False, axis="y")
-    ax.grid(axis="x", alpha=0.3)
-    _legend_above(ax, columns=1)
-    return ax
-
-
-def images(x: Tensor, ax: Axes | None = None, *, titles: Sequence[str] = (),
-           columns: int | None = None,
-           framed: Sequence[bool] | Tensor = ()) -> Axes:
-    """Images [N, C, H, W] in [0, 1] in a row (or rows of `columns`), each with its title; `framed`
-    ones get a frame."""
-    n, _, height, width = x.shape
-    columns = n if columns is None else columns
-    lines, rows = -(-n // columns), max((t.count("\n") + 1 for t in titles), default=0)
-    ax = axes(ax, 1.25 * columns, (1.2 + 0.18 * rows) * lines)
-    gap, side = 3 + round(0.15 * height * rows), 4
-    sheet = np.ones((lines * (height + gap) + 2, columns * (width + side), 3))
-    for i, image in enumerate(x.detach().clamp(0, 1).permute(0, 2, 3, 1).cpu().numpy()):
-        top, left = (i // columns) * (height + gap) + gap, (i % columns) * (width
-            + side) + side // 2
-        sheet[top : top + height, left : left + width] = image
-        if i < len(titles):
-            ax.text(left + width / 2, top - 2, titles[i], ha="center", va="bottom", fontsize=8,
-                    linespacing=1.05)
-        if i < len(framed) and framed[i]:
-            ax.add_patch(Rectangle((left - 1, top - 1), width + 1, height + 1, fill=False,
-                                   ec=COLOURS[5], lw=2.5))
-    ax.imshow(sheet, interpolation="nearest")
-    ax.set_axis_off()
-    return ax
-
-
-def adversarial(x: Tensor, z: Tensor, ax: Axes | None = None, *, before: str = "clean",
-                after: str = "attacked") -> Axes:
-    """One image, what the attack adds (grey is nothing, scaled to the largest change), and the
-    attacked image."""
-    change = z - x
-    most = float(change.abs().max()) or 1.0
-    labels = (before, f"change × {0.5 / most:.0f}" if change.any() else "no change", after)
-    return images(torch.stack([x, 0.5 + change * 0.5 / most, z]), ax, titles=labels)
-
-
-def class_pair(split: Split, a: int | str, b: int | str, ax: Axes | None = None, *,
-               n: int = 8) -> Axes:
-    """Two classes one above the other: would you tell them apart?"""
-    places = [split.classes.index(c) if isinstance(c, str) else c for c in (a, b)]
-    return image_rows({split.classes[c]: split.images(torch.nonzero(split.y == c).flatten()[:n])
-                       for c in places}, ax)
-
-
-def image_rows(rows: Mapping[str, Tensor], ax: Axes | None = None) -> Axes:
-    """Rows of images [N, C, H, W], each with its label on the left; a short row is filled up with
-    white."""
-    n = max(len(x) for x in rows.values())
-    full = [torch.cat([x, x.new_ones(n - len(x), *x.shape[1:])]) for x in rows.values()]
-    ax = images(torch.cat(full), axes(ax, 0.8 * n + 1.6, 0.85 * len(rows)), columns=n)
-    step = full[0].shape[2] + 3
-    for i, label in enumerate(rows):
-        ax.text(-3, i * step + 3 + (step - 3) / 2, label, ha="right", va="center", fontsize=9)
-    return ax
-
-
-def numbers_by_class(rows: Mapping[str, np.ndarray | Tensor], classes: Sequence[str],
-                     ax: Axes | None = None, *,
-                     ylabel: str = "") -> Axes:
-    """One bar a class, one or several rows side by side."""
-    ax = axes(ax, 7, 3)
-    width = 0.8 / len(rows)
+def bars(rows: Mapping[str, Sequence[Spread] | Sequence[float]], names: Names, ax: Ax = None, *,
+         ylabel: str, scale: float = 100.0) -> Axes:
+    """One bar per name, the rows side by side; a Spread adds its interval. `scale` multiplies."""
+    if not rows or any(len(values) != len(names) for values in rows.values()):
+        given = ", ".join(f"{len(v)} values of {k}" for k, v in rows.items()) or "Nothing"
+        raise CourseError(f"{given} to draw over {len(names)} names; give one value for each.")
+    ax, width = axes(ax), 0.8 / len(rows)
     for i, (label, values) in enumerate(rows.items()):
-        at = np.arange(len(classes)) + (i - (len(rows) - 1) / 2) * width
-        heights = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-        ax.bar(at, heights, width * 0.92, label=label, color=COLOURS[i % 8], hatch=HATCHES[i % 8],
-               edgecolor="white")
-    ax.set_xticks(range(len(classes)), list(classes), rotation=30, ha="right",
-                  rotation_mode="anchor")
-    ax.set_ylabel(ylabel)
-    _legend_above(ax)
-    return ax
+        spreads = [v if isinstance(v, Spread) else Spread.of([v]) for v in values]
+        height, low, high = _ends(spreads, scale)
+        reach = np.abs(np.nan_to_num([height - low, high - height]))
+        at = np.arange(len(names)) + (i - (len(rows) - 1) / 2) * width
+        ax.bar(at, height, width * 0.92, label=label, color=COLOURS[i % 8], hatch=HATCHES[i % 8],
+               edgecolor="white", yerr=reach if reach.any() else None,
+               error_kw={"elinewidth": 0.9, "capsize": 2})
+    _columns(ax, names)
+    return _finish(ax, legend=len(rows) > 1, ylabel=ylabel)
 
 
-def probabilities(rows: Mapping[str, Tensor], classes: Sequence[str],
-                  ax: Axes | None = None) -> Axes:
-    """What the model believes, before and after."""
-    ax = numbers_by_class(rows, classes, ax, ylabel="probability")
-    ax.set_ylim(0, 1.02)
-    return ax
+def numbers_by_class(rows: Mapping[str, np.ndarray | Tensor], classes: Names, ax: Ax = None, *,
+                     ylabel: str = "") -> Axes:
+    """One bar per class for plain numbers, the rows side by side, with a legend even for one."""
+    numbers = {label: torch.as_tensor(values).tolist() for label, values in rows.items()}
+    return _finish(bars(numbers, classes, axes(ax, 7, 3), ylabel=ylabel, scale=1))
 
 
-def curves(lines: Mapping[str, Sequence[float]], ax: Axes | None = None, *, xlabel: str = "epoch",
-           ylabel: str = "loss") -> Axes:
-    """Histories over epochs, one line each."""
+def probabilities(rows: Mapping[str, Tensor], classes: Names, ax: Ax = None) -> Axes:
+    """The model's probabilities p [C], for example of the clean and of the attacked image."""
+    return _finish(numbers_by_class(rows, classes, ax), ylabel="probability", ylim=(0, 1.02))
+
+
+def cost_of_robustness(natural: Sequence[Report], robust: Sequence[Report], ax: Ax = None) -> Axes:
+    """The standard error that adversarial training adds to each class, over the class's difficulty.
+
+    Both lists hold the same seeds in the same order; differences are taken per seed.
+    """
+    classes, pairs = _classes([*natural, *robust]), list(zip(natural, robust, strict=True))
+    added = [Spread.of(b.nat.by_class[c] - a.nat.by_class[c] for a, b in pairs)
+             for c in range(len(classes))]
+    ax = axes(ax, 6, 4.4)
+    ax.axhline(0, color="0.5", lw=0.8)
+    x, y = _crosses(ax, class_spreads([r.nat for r in natural]), added, fmt="o", ms=5,
+                    color=COLOURS[0], ecolor="0.55", zorder=3)
+    return _label_points(ax, x, y, classes, xlabel="standard error of the natural model (%)",
+                         ylabel="added by adversarial training (points)")
+
+
+def class_scatter(x: np.ndarray, y: np.ndarray, classes: Names, ax: Ax = None, *,
+                  xlabel: str = "", ylabel: str = "") -> Axes:
+    """One named point per class: two numbers of each class against each other."""
+    ax = axes(ax, 5, 4)
+    ax.plot(x, y, "o", ms=5, color=COLOURS[0], zorder=3)
+    return _label_points(ax, x, y, classes, xlabel=xlabel, ylabel=ylabel)
+
+
+def class_curves(values: Sequence[Sequence[float]], classes: Names, ax: Ax = None, *,
+                 named: Names = (), xlabel: str = "epoch", ylabel: str = "", legend: bool = True,
+                 start: int = 1) -> Axes:
+    """One line per class over epochs from `start`, `values` [T, C]; `named` ones in colour."""
+    epochs = range(start, start + len(values))
+    ax = _class_lines(axes(ax, 6, 3.2), epochs, values, classes, named)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return _finish(ax, legend, xlabel=xlabel, ylabel=ylabel)
+
+
+def by_budget(eps: Sequence[float], values: np.ndarray, classes: Names, ax: Ax = None, *,
+              named: Names = (), xlabel: str = "budget ε",
+              ylabel: str = "attack's success (%)") -> Axes:
+    """One line per class, `values` [budgets, C] in fractions; the `named` ones in colour."""
+    ax = _class_lines(axes(ax, 4.4, 3.4), eps, 100 * np.asarray(values), classes, named)
+    return _finish(ax, xlabel=xlabel, ylabel=ylabel, ylim=(0, 102), xticks=list(eps))
+
+
+def budget_curves(reports: Mapping[float, Report], ax: Ax = None, *, named: Names = ()) -> Axes:
+    """Robust error per class, and its average, over budgets; the `named` classes in colour."""
+    errors, levels = [r.rob for r in reports.values()], [255 * e for e in reports]
+    ax = by_budget(levels, np.array([e.by_class for e in errors]), _classes(reports.values()),
+                   axes(ax, 6, 3.6), named=named, xlabel="budget ε (grey levels of 255)",
+                   ylabel="robust error (%)")
+    ax.plot(levels, [100 * e.mean for e in errors], "k--", lw=1.5, label="average")
+    return _finish(ax)
+
+
+def curves(lines: Lines, ax: Ax = None, *, xlabel: str = "epoch", ylabel: str = "loss") -> Axes:
+    """One line per history, over epochs from 1."""
     ax = axes(ax, 6, 3.2)
     for i, (label, values) in enumerate(lines.items()):
-        ax.plot(range(1, len(values) + 1), values, marker=MARKERS[i % 8], ms=4,
-                color=COLOURS[i % 8], label=label)
-    ax.set(xlabel=xlabel, ylabel=ylabel)
+        ax.plot(range(1, len(values) + 1), values, label=label, **SERIES[i % 8])
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _legend_above(ax)
-    return ax
+    return _finish(ax, xlabel=xlabel, ylabel=ylabel)
 
 
-def walk(p: Tensor, right: Sequence[bool] | Tensor, ax: Axes | None = None, *,
-         labels: Sequence[str] = ()) -> Axes:
-    """Probabilities [T, lines] along an attack, and the moment its iterates turn wrong (`right`
-    [T], for one image)."""
+def lines(x: Sequence[float], curves: Lines, ax: Ax = None, *, xlabel: str = "",
+          ylabel: str = "") -> Axes:
+    """Functions of one variable, each with its own colour and dashes."""
+    ax = axes(ax, 6, 3.4)
+    for i, (label, y) in enumerate(curves.items()):
+        ax.plot(x, y, color=COLOURS[i % 8], ls=("-", "--", "-.", ":")[i % 4], lw=2, label=label)
+    return _finish(ax, xlabel=xlabel, ylabel=ylabel)
+
+
+def walk(p: Tensor, right: Sequence[bool] | Tensor, ax: Ax = None, *, labels: Names = ()) -> Axes:
+    """Probabilities [T, lines] along an attack on one image; shaded from the first iterate that
+    is classified wrongly (`right` [T] is False)."""
     ax = axes(ax, 7, 3)
     for i, line in enumerate(p.detach().cpu().T.numpy()):
-        ax.plot(range(len(line)), line, marker=MARKERS[i % 8], ms=4, color=COLOURS[i % 8],
-                label=labels[i] if i < len(labels) else None)
+        ax.plot(line, label=labels[i] if i < len(labels) else None, **SERIES[i % 8])
     first = next((t for t, ok in enumerate(right) if not ok), None)
     if first is not None:
         ax.axvspan(first - 0.5, len(right) - 0.5, color=COLOURS[5], alpha=0.12, lw=0,
                    label="prediction is wrong")
-    ax.set(xlabel="step t of the attack", ylabel="probability", ylim=(0, 1.02),
-           xlim=(-0.5, len(right) - 0.5))
-    _legend_above(ax)
-    return ax
+    return _finish(ax, xlabel="step t of the attack", ylabel="probability", ylim=(0, 1.02),
+                   xlim=(-0.5, len(right) - 0.5))
 
 
-def budget_curves(reports: Mapping[float, Report], ax: Axes | None = None, *,
-                  named: Sequence[str] = ()) -> Axes:
-    """Robust error of every class against the attack's budget; the `named` classes in colour, the
-    others in grey."""
-    ax, first = axes(ax, 6, 3.6), next(iter(reports.values()))
-    levels = [255 * e for e in reports]
-    for c, name in enumerate(first.classes):
-        errors = [100 * r.rob.by_class[c] for r in reports.values()]
-        if name not in named:
-            ax.plot(levels, errors, color="0.75", lw=1, zorder=1)
-            continue
-        i = list(named).index(name)
-        ax.plot(levels, errors, marker=MARKERS[i % 8], ms=5, color=COLOURS[i % 8], label=name)
-    ax.plot(levels, [100 * r.rob.mean for r in reports.values()], "--", color="black", lw=1.5,
-            label="average")
-    ax.set(xlabel="budget ε (grey levels of 255)", ylabel="robust error (%)", ylim=(0, 102),
-           xticks=levels)
-    _legend_above(ax)
-    return ax
+def spread_points(rows: Mapping[str, tuple[Spread, float | None]], ax: Ax = None, *,
+                  xlabel: str = "error (%)", theirs: str = "the report's model") -> Axes:
+    """Our mean with its interval beside a published number (or None), one row per quantity."""
+    ax = _rows(axes(ax, 7, 1.1 + 0.32 * len(rows)), list(rows))
+    for i, (ours, other) in enumerate(rows.values()):
+        _interval(ax, i, _ends([ours])[:, 0], 0, "ours: mean and 95 % interval over seeds")
+        if other is not None:
+            ax.plot(100 * other, i, "D", ms=7, color=COLOURS[5], mfc="none", mew=1.5, label=theirs)
+    return _finish(ax, columns=1, xlabel=xlabel)
 
 
-def class_curves(values: Sequence[Sequence[float]], classes: Sequence[str], ax: Axes | None = None,
-                 *, named: Sequence[str] = (),
-                 xlabel: str = "epoch", ylabel: str = "", legend: bool = True,
-                 start: int = 1) -> Axes:
-    """One line a class over epochs (from `start`), `values` [T, C]; the `named` classes in colour,
-    the others in grey."""
-    ax, lines = axes(ax, 6, 3.2), np.asarray(values, float).T
-    epochs = range(start, lines.shape[1] + start)
-    for name, line in zip(classes, lines, strict=True):
-        if name not in named:
-            ax.plot(epochs, line, color="0.75", lw=1, zorder=1)
-    for i, name in enumerate(named):
-        ax.plot(epochs, lines[list(classes).index(name)], marker=MARKERS[i % 8], ms=4,
-                color=COLOURS[i % 8], label=name)
-    ax.set(xlabel=xlabel, ylabel=ylabel)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if named and legend:
-        _legend_above(ax)
-    return ax
+def attack_gaps(models: Mapping[str, Mapping[str, tuple[float, float, float]]], ax: Ax = None, *,
+                flagged: Names = (), xlabel: str = "robust accuracy (%)") -> Axes:
+    """One row per model, one marker per attack: label -> attack -> (value, low, high) in fractions.
+
+    Where the markers lie far apart, the weak attack overstates robustness: see `flagged`.
+    """
+    attacks = list(dict.fromkeys(a for results in models.values() for a in results))
+    labels = [f"⚑ {label}" if label in flagged else label for label in models]
+    ax = _rows(axes(ax, 8, 1.1 + 0.42 * len(models)), labels)
+    for i, (label, results) in enumerate(models.items()):
+        for attack, ends in results.items():
+            k = attacks.index(attack)
+            _interval(ax, i + 0.2 * (k - (len(attacks) - 1) / 2), 100 * np.array(ends), k, attack)
+        if label in flagged:
+            ax.axhspan(i - 0.45, i + 0.45, color=COLOURS[5], alpha=0.12, lw=0)
+    return _finish(ax, xlabel=xlabel)
 
 
-def heat_map(values: np.ndarray, rows: Sequence[Any], columns: Sequence[Any],
-             ax: Axes | None = None, *,
-             marked: Sequence[tuple[int, int]] = (), span: tuple[float, float] | None = None,
-             xlabel: str = "", ylabel: str = "") -> Axes:
-    """Numbers as colours, each written in its cell; dark is much. `marked` cells get a frame, what
-    is missing (NaN) a dash."""
-    ax = axes(ax, 1.1 + 0.8 * len(columns), 1.0 + 0.6 * len(rows))
-    low, high = span or (float(np.nanmin(values)),
-                         float(np.nanmax(values))) if np.isfinite(values).any() else (0.0, 1.0)
-    ax.imshow(np.ma.masked_invalid(values), cmap="cividis_r", vmin=low, vmax=max(high, low + 1e-9),
-              aspect="auto")
-    for (i, j), value in np.ndenumerate(values):
-        dark = np.isfinite(value) and value > (low + high) / 2
-        ax.text(j, i, f"{value:.1f}" if np.isfinite(value) else "–", ha="center", va="center",
-                color="white" if dark else "black")
-    for i, j in marked:
-        ax.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, ec=COLOURS[5], lw=3))
-    ax.set_xticks(range(len(columns)), [str(c) for c in columns])
-    ax.set_yticks(range(len(rows)), [str(r) for r in rows])
-    ax.set(xlabel=xlabel, ylabel=ylabel)
-    ax.grid(visible=False)
-    return ax
+def strips(rows: Lines, ax: Ax = None, *, xlabel: str) -> Axes:
+    """One point per training, one row per design, and a bar at the mean of each row."""
+    ax = _rows(axes(ax, 8, 0.9 + 0.45 * len(rows)), list(rows))
+    for i, values in enumerate(rows.values()):
+        # multiples of the golden ratio spread the points out, the same way each time
+        at = i + 0.22 * (2 * (np.arange(len(values)) * 0.618 % 1) - 1)
+        ax.plot(values, at, alpha=0.6, ls="none", **SERIES[i % 8])
+        ax.plot([np.mean(values)] * 2, [i - 0.38, i + 0.38], color="black", lw=1.6)
+    return _finish(ax, xlabel=xlabel)
+
+
+def chance(values: Sequence[float] | np.ndarray, observed: float, ax: Ax = None, *,
+           xlabel: str) -> Axes:
+    """A histogram of the values that chance alone gives, and the observed value as a line."""
+    ax = axes(ax, 4.4, 2.8)
+    ax.hist(values, bins=30, color="0.75", edgecolor="white")
+    ax.axvline(observed, color=COLOURS[5], lw=2, label="observed")
+    return _finish(ax, xlabel=xlabel, ylabel="permutations")
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Which points no other one dominates: none is at most as large in both and smaller in one.
+    """Which points no other point dominates: none is at most as large in both and smaller in one.
 
     >>> front([(1, 3), (2, 2), (2, 3)])
     [True, True, False]
@@ -406,146 +283,246 @@ def front(points: Sequence[tuple[float, float]]) -> list[bool]:
     return [not any(x <= a and y <= b and (x, y) != (a, b) for x, y in points) for a, b in points]
 
 
-def pareto(points: Mapping[str, tuple[Spread, Spread]], ax: Axes | None = None, *,
+def pareto(points: Mapping[str, tuple[Spread, Spread]], ax: Ax = None, *,
            others: Mapping[str, tuple[float, float]] | None = None,
            xlabel: str = "average error (%)", ylabel: str = "worst class's error (%)") -> Axes:
-    """Average against worst class, crosses are 95 % intervals; a ring marks the models that no
-    other one dominates.
+    """Average against worst class; a ring marks the models that no other model dominates.
 
-    `others` are models of somebody else's, in fractions: shown, but not part of the contest.
+    `others` are published models, in fractions: drawn, but not compared.
     """
     ax = axes(ax, 6, 4.4)
     best = front([(x.mean, y.mean) for x, y in points.values()])
-    for i, ((label, (x, y)), ringed) in enumerate(zip(points.items(), best, strict=True)):
-        half = [100 * np.nan_to_num(s.high - s.mean) for s in (x, y)]
-        ax.errorbar(100 * x.mean, 100 * y.mean, xerr=half[0], yerr=half[1], fmt=MARKERS[i % 8],
-                    ms=6, color=COLOURS[i % 8],
-                    elinewidth=0.9, label=label)
-        if ringed:
-            ax.plot(100 * x.mean, 100 * y.mean, "o", ms=14, mfc="none", mec="black", mew=1.2,
-                    zorder=1)
+    for i, (label, (x, y)) in enumerate(points.items()):
+        at = _crosses(ax, [x], [y], fmt=MARKERS[i % 8], ms=6, color=COLOURS[i % 8], label=label)
+        if best[i]:
+            ax.plot(*at, "o", ms=14, mfc="none", mec="black", mew=1.2, zorder=1)
     for i, (label, (a, b)) in enumerate((others or {}).items()):
         ax.plot(100 * a, 100 * b, MARKERS[(i + 3) % 8], ms=7, mfc="none", mec="0.35", mew=1.4,
-                ls="none", label=label)
-    ax.set(xlabel=xlabel, ylabel=ylabel)
+                label=label)
     ax.grid(axis="x", alpha=0.3)
     ax.margins(0.12)
-    return ax
+    return _finish(ax, legend=False, xlabel=xlabel, ylabel=ylabel)
 
 
-def confusion(matrix: np.ndarray, classes: Sequence[str], ax: Axes | None = None, *,
-              wrong_only: bool = False,
+def confusion(matrix: np.ndarray, classes: Names, ax: Ax = None, *, wrong_only: bool = False,
               most: float | None = None) -> Axes:
-    """Shares [C, C] of each class (row) that are taken for each class (column), in percent; under
-    half a percent a dot.
+    """Shares [C, C] of each true class (row) by predicted class in percent; "·" is below 0.5.
 
-    `wrong_only` leaves the diagonal out, so that the colours show where mistakes go; `most` is the
-    share with the darkest colour, for maps side by side.
+    `wrong_only` omits the diagonal, so that the colours show the errors. `most` is the share with
+    the darkest colour, for maps side by side.
     """
-    ax, n = axes(ax, 6.4, 5.6), len(classes)
-    values = 100 * np.where(np.eye(n, dtype=bool) & wrong_only, np.nan, np.asarray(matrix, float))
+    diagonal = np.eye(len(classes), dtype=bool)
+    values = 100 * np.where(diagonal & wrong_only, np.nan, np.asarray(matrix, float))
     high = max(float(np.nanmax(values)) if most is None else 100 * most, 1e-9)
-    image = ax.imshow(np.ma.masked_invalid(values), cmap="Blues", vmin=0, vmax=high)
-    for (i, j), value in np.ndenumerate(values):
-        text = "" if np.isnan(value) else f"{value:.0f}" if value >= 0.5 else "·"
-        ax.text(j, i, text, ha="center", va="center", fontsize=8,
-                color=_ink(image.cmap(image.norm(value))))
-    ax.set_xticks(range(n), list(classes), rotation=45, ha="right", rotation_mode="anchor",
-                  fontsize=8)
-    ax.set_yticks(range(n), list(classes), fontsize=8)
-    ax.set(xlabel="taken for", ylabel="class")
-    ax.grid(visible=False)
+    _cells(ax := axes(ax, 6.4, 5.6), values, classes, classes,
+           lambda v: "" if np.isnan(v) else f"{v:.0f}" if v >= 0.5 else "·",
+           cmap="Blues", vmin=0, vmax=high)
+    return _finish(ax, xlabel="predicted class", ylabel="true class")
+
+
+def heat_map(values: np.ndarray, rows: Sequence[Any], columns: Sequence[Any], ax: Ax = None, *,
+             marked: Sequence[tuple[int, int]] = (), span: tuple[float, float] | None = None,
+             xlabel: str = "", ylabel: str = "") -> Axes:
+    """Numbers as colours, each written in its cell; dark is large, "–" is missing (NaN).
+
+    `marked` cells (row, column) get a frame. Maps with one `span` (low, high) share their colours.
+    """
+    finite = values[np.isfinite(values)]
+    low, high = span or ((float(finite.min()), float(finite.max())) if len(finite) else (0, 1))
+    _cells(ax := axes(ax, 1.1 + 0.8 * len(columns), 1.0 + 0.6 * len(rows)), values, rows, columns,
+           lambda v: f"{v:.1f}" if np.isfinite(v) else "–",
+           cmap="cividis_r", vmin=low, vmax=max(high, low + 1e-9), aspect="auto")
+    for i, j in marked:
+        ax.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, **FRAME))
+    return _finish(ax, xlabel=xlabel, ylabel=ylabel)
+
+
+def images(x: Tensor, ax: Ax = None, *, titles: Names = (), columns: int | None = None,
+           framed: Sequence[bool] | Tensor = ()) -> Axes:
+    """Images [N, C, H, W] in [0, 1], or bytes, in rows of `columns` (all in one by default), each
+    with its title; `framed` ones get a frame."""
+    columns, height, width = columns or len(x), *x.shape[2:]
+    above = max((t.count("\n") + 1 for t in titles), default=0)  # lines of title above each image
+    ax = axes(ax, 1.25 * columns, (1.2 + 0.18 * above) * -(-len(x) // columns))
+    places = [_place(i, x, columns, above) for i in range(len(x))]
+    sheet = np.ones((places[-1][0] + height + 2, columns * (width + 4), 3))
+    pixels = (x / 255 if x.dtype == torch.uint8 else x).detach().clamp(0, 1)
+    for i, (top, left) in enumerate(places):
+        sheet[top : top + height, left : left + width] = pixels[i].permute(1, 2, 0).cpu().numpy()
+        if i < len(titles):
+            ax.text(left + width / 2, top - 2, titles[i], ha="center", va="bottom", fontsize=8)
+        if i < len(framed) and framed[i]:
+            ax.add_patch(Rectangle((left - 1, top - 1), width + 1, height + 1, **FRAME))
+    ax.imshow(sheet, interpolation="nearest")
+    ax.set_axis_off()
     return ax
 
 
-def _ink(ground: Any) -> str:
-    """Black or white, whichever stands out more on this colour (relative luminance as the web's
-    guidelines define it)."""
-    c = np.asarray(ground[:3], float)
-    light = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152,
-        0.0722]
-    return "black" if light > 0.179 else "white"
+def adversarial(x: Tensor, z: Tensor, ax: Ax = None, *, before: str = "clean",
+                after: str = "attacked") -> Axes:
+    """One image, the attack's change (grey is none, scaled to the largest), the attacked image."""
+    change = z - x
+    most = float(change.abs().max()) or 1.0
+    labels = (before, f"change × {0.5 / most:.0f}" if change.any() else "no change", after)
+    return images(torch.stack([x, 0.5 + change * 0.5 / most, z]), ax, titles=labels)
 
 
-def boundary_walk(walks: Mapping[str, tuple[Tensor, Sequence[str], int, int]],
-                  ax: Axes | None = None) -> Axes:
-    """Images walking across the decision boundary, one row a walk: label -> (iterates [T, C, H, W],
-    what each is taken for, c, a).
+def image_rows(rows: Mapping[str, Tensor], ax: Ax = None) -> Axes:
+    """Rows of images [N, C, H, W], each with its label on the left; short rows end in white."""
+    n = max(map(len, rows.values()))
+    return _image_rows(rows, axes(ax, 0.8 * n + 1.6, 0.85 * len(rows)), n)
 
-    x_c, the c-th iterate, has a solid blue frame, x_a, the a-th, a broken vermilion one.
+
+def boundary_walk(walks: Mapping[str, tuple[Tensor, Names, int, int]], ax: Ax = None) -> Axes:
+    """Images crossing the decision boundary, one row per walk: label -> (iterates [T, C, H, W],
+    predicted classes, c, a).
+
+    x_c, the c-th iterate, has a solid blue frame; x_a, the a-th, a dashed vermilion one.
     """
-    n, rows = max(len(z) for z, *_ in walks.values()), list(walks.items())
-    full = [torch.cat([z, z.new_ones(n - len(z), *z.shape[1:])]) for _, (z, *_) in rows]
-    titles = [said[t] if t < len(said) else "" for _, (_, said, *_) in rows for t in range(n)]
-    ax = images(torch.cat(full), axes(ax, 0.95 * n + 1.2, 1.25 * len(rows)), titles=titles,
-                columns=n)
-    side = full[0].shape[3]
-    gap, step = 3 + round(0.15 * full[0].shape[2]), side + 4
-    for t in range(n):
-        ax.text(t * step + step / 2, gap - 10, f"t = {t}", ha="center", va="bottom", fontsize=8,
-                color="0.4")
-    for i, (label, (_, _, c, a)) in enumerate(rows):
-        top = i * (full[0].shape[2] + gap) + gap
-        ax.text(-3, top + full[0].shape[2] / 2, label, ha="right", va="center", fontsize=9)
+    n = max(len(z) for z, *_ in walks.values())
+    titles = [t for _, names, *_ in walks.values() for t in [*names, *[""] * n][:n]]
+    titles[:n] = [f"t = {t}\n{name}" for t, name in enumerate(titles[:n])]
+    ax = axes(ax, 0.95 * n + 1.8, 1.4 * len(walks))
+    _image_rows({label: z for label, (z, *_) in walks.items()}, ax, n, titles)
+    for i, (z, _, c, a) in enumerate(walks.values()):
         for t, colour, line in ((c, COLOURS[0], "-"), (a, COLOURS[5], "--")):
-            # both on one image: one inside the other
-            inset = 2.5 if c == a and t == c and colour == COLOURS[5] else 0.0
-            ax.add_patch(Rectangle((t * step + 1 + inset, top - 1 + inset), side + 1 - 2 * inset,
-                                   side + 1 - 2 * inset, fill=False,
-                                   ec=colour, lw=2.5, ls=line))
+            top, left = _place(i * n + t, z, n, 2)
+            inset = 1.5 if c == a and line == "--" else -1.0  # one image has one frame in the other
+            height, width = (side - 1 - 2 * inset for side in z.shape[2:])
+            ax.add_patch(Rectangle((left + inset, top + inset), width, height,
+                                   **FRAME | {"ec": colour, "ls": line}))
     return ax
 
 
-def attack_gaps(models: Mapping[str, Mapping[str, tuple[float, float, float]]],
-                ax: Axes | None = None, *, flagged: Sequence[str] = (),
-                xlabel: str = "robust accuracy (%)") -> Axes:
-    """One row a model, one marker an attack: label -> attack -> (value, low, high) in fractions;
-    `flagged` models are marked.
+def _classes(reports: Iterable[Report]) -> tuple[str, ...]:
+    """The classes that all reports share. Unchecked, cat's error would be drawn over Dress."""
+    classes = list(dict.fromkeys(r.classes for r in reports))
+    if len(classes) != 1:
+        raise CourseError(f"The reports have {len(classes)} lists of classes: "
+                          f"{' / '.join(map(', '.join, classes))}. Draw models of one data set.")
+    return classes[0]
 
-    A weak attack leaves more accuracy than a strong one: the further apart the markers, the less
-    the weak one may be believed.
-    """
-    ax = axes(ax, 8, 1.1 + 0.42 * len(models))
-    attacks = list(dict.fromkeys(a for found in models.values() for a in found))
-    for i, (label, found) in enumerate(models.items()):
-        for k, attack in enumerate(attacks):
-            if attack in found:
-                value, low, high = (100 * v for v in found[attack])
-                y, colour = i + 0.2 * (k - (len(attacks) - 1) / 2), COLOURS[k % 8]
-                ax.plot([low, high], [y, y], color=colour, lw=1.5)
-                ax.plot(value, y, MARKERS[k % 8], ms=5, color=colour)
-        if label in flagged:
-            ax.axhspan(i - 0.45, i + 0.45, color=COLOURS[5], alpha=0.12, lw=0)
-    for k, attack in enumerate(attacks):
-        ax.plot([], [], MARKERS[k % 8], ms=5, color=COLOURS[k % 8], label=attack)
-    ax.set_yticks(range(len(models)), [f"⚑ {label}" if label in flagged else label
-                                       for label in models])
-    ax.set_ylim(len(models) - 0.5, -0.5)
-    ax.set_xlabel(xlabel)
+
+def _ends(spreads: Iterable[Spread], scale: float = 100.0) -> np.ndarray:
+    """[3, n]: each mean and both ends of its interval, NaN where one seed has none."""
+    return scale * np.array([(s.mean, s.low, s.high) for s in spreads]).T
+
+
+def _class_intervals(seeds: Sequence[Errors], order: Sequence[int]) -> list[Spread]:
+    """Each class's error with Student's interval over seeds, or Wilson's for a single model."""
+    spreads = class_spreads(seeds)
+    # a boundary error below zero is no proportion, so Wilson's interval does not apply
+    if len(seeds) == 1 and min(seeds[0].wrong) >= 0:
+        spreads = [replace(spread, low=low, high=high)
+                   for spread, (low, high) in zip(spreads, seeds[0].intervals(), strict=True)]
+    return [spreads[c] for c in order]
+
+
+def _columns(ax: Axes, names: Names) -> None:
+    """The names below the axis, slanted where they are long."""
+    slanted: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+    ax.set_xticks(range(len(names)), list(names), **slanted if sum(map(len, names)) > 40 else {})
+
+
+def _class_lines(ax: Axes, x: Sequence[float], values: Any, classes: Names, named: Names) -> Axes:
+    """`values` [T, C] over x: the named classes in colour, all others grey behind them."""
+    of_class = dict(zip(classes, np.asarray(values, float).T, strict=True))
+    for name in (c for c in classes if c not in named):
+        ax.plot(x, of_class[name], color="0.75", lw=1, zorder=1)
+    for i, name in enumerate(named):
+        ax.plot(x, pick(of_class, name, "class"), label=name, **SERIES[i % 8])
+    return ax
+
+
+def _crosses(ax: Axes, xs: Sequence[Spread], ys: Sequence[Spread], **style: Any) -> np.ndarray:
+    """Points with the intervals of both numbers as a cross; returns the points [2, n]."""
+    (x, _, right), (y, _, top) = _ends(xs), _ends(ys)
+    ax.errorbar(x, y, xerr=np.nan_to_num(right - x), yerr=np.nan_to_num(top - y), elinewidth=0.9,
+                **style)
+    return np.stack([x, y])
+
+
+def _rows(ax: Axes, labels: Names) -> Axes:
+    """One row per label, the first on top."""
+    ax.set_yticks(range(len(labels)), list(labels))
+    ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.grid(visible=False, axis="y")
     ax.grid(axis="x", alpha=0.3)
-    _legend_above(ax)
     return ax
 
 
-def class_scatter(x: np.ndarray, y: np.ndarray, classes: Sequence[str], ax: Axes | None = None, *,
-                  xlabel: str = "",
-                  ylabel: str = "") -> Axes:
-    """One point a class, each with its name: two figures of a class against each other."""
-    ax = axes(ax, 5, 4)
-    ax.plot(x, y, "o", ms=5, color=COLOURS[0], zorder=3)
-    ax.set(xlabel=xlabel, ylabel=ylabel)
+def _interval(ax: Axes, y: float, ends: np.ndarray, i: int, label: str) -> None:
+    """(value, low, high) as a point on a horizontal line, in the colour of series i."""
+    ax.plot(ends[1:], [y, y], color=COLOURS[i % 8], lw=1.7)
+    ax.plot(ends[0], y, ls="none", label=label, **SERIES[i % 8])
+
+
+def _finish(ax: Axes, legend: bool = True, columns: int = 4, **labels: Any) -> Axes:
+    """Set the axes' labels and limits; put a legend above the data, with each label once."""
+    ax.set(**labels)
+    handles, names = ax.get_legend_handles_labels()
+    once = [names.index(name) for name in dict.fromkeys(names)]
+    if legend and once:
+        ax.legend([handles[i] for i in once], [names[i] for i in once], loc="lower left",
+                  bbox_to_anchor=(0, 1), ncols=min(columns, len(once)), borderaxespad=0.2,
+                  frameon=False, fontsize=9, columnspacing=1.2, handlelength=1.6)
+    return ax
+
+
+def _cells(ax: Axes, values: np.ndarray, rows: Sequence[Any], columns: Sequence[Any],
+           text: Callable[[float], str], **colours: Any) -> None:
+    """A matrix as colours, with a text on each cell in black or white, whichever stands out."""
+    image, size = ax.imshow(np.ma.masked_invalid(values), **colours), 8 if len(columns) > 7 else 10
+    for (i, j), value in np.ndenumerate(values):
+        c = np.array(image.cmap(image.norm(value))[:3] if np.isfinite(value) else (1, 1, 1))
+        # relative luminance, as the Web Content Accessibility Guidelines define it
+        linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+        ink = "black" if linear @ [0.2126, 0.7152, 0.0722] > 0.179 else "white"
+        ax.text(j, i, text(value), ha="center", va="center", color=ink, fontsize=size)
+    _columns(ax, [str(c) for c in columns])
+    ax.tick_params(labelsize=size)
+    ax.set_yticks(range(len(rows)), [str(r) for r in rows])
+    ax.grid(visible=False)
+
+
+def _place(i: int, x: Tensor, columns: int, above: int) -> tuple[int, int]:
+    """Top and left edge of the i-th image on a sheet with so many lines of title above each."""
+    height, width = x.shape[2:]
+    gap = 3 + round(0.15 * height * above)
+    return i // columns * (height + gap) + gap, i % columns * (width + 4) + 2
+
+
+def _image_rows(rows: Mapping[str, Tensor], ax: Axes, n: int, titles: Names = ()) -> Axes:
+    """Rows of n images each, filled up with white, with a label on the left."""
+    x = torch.cat([torch.cat([r, r.new_ones(n - len(r), *r.shape[1:])]) for r in rows.values()])
+    for i, label in enumerate(rows):
+        top, _ = _place(i * n, x, n, 2 if titles else 0)
+        ax.text(-3, top + x.shape[2] / 2, label, ha="right", va="center", fontsize=9)
+    return images(x, ax, columns=n, titles=titles)
+
+
+def _label_points(ax: Axes, x: np.ndarray, y: np.ndarray, names: Names, **labels: str) -> Axes:
+    """A name at each point, moved until it covers neither a point nor another name."""
+    offsets = [(4, 7), (4, -7), (-4, 7), (-4, -7), (0, 9), (0, -9), (7, 0), (-7, 0)]
+    offsets += [(dx, sign * dy) for dy in range(18, 74, 11) for dx in (9, 30, 50)
+                for sign in (1, -1)]
     ax.margins(0.12)
-    _label_points(ax, np.asarray(x, float), np.asarray(y, float), classes)
-    return ax
-
-
-def lines(x: Sequence[float], curves: Mapping[str, Sequence[float]], ax: Axes | None = None, *,
-          xlabel: str = "", ylabel: str = "") -> Axes:
-    """Functions of one variable, each with its own colour and dashes."""
-    ax = axes(ax, 6, 3.4)
-    for i, (label, y) in enumerate(curves.items()):
-        ax.plot(x, y, color=COLOURS[i % 8], ls=("-", "--", "-.", ":")[i % 4], lw=2, label=label)
-    ax.set(xlabel=xlabel, ylabel=ylabel)
-    _legend_above(ax)
+    ax.set(**labels)
+    cast(Figure, ax.figure).canvas.draw()  # positions are final only after the layout
+    points = ax.transData.transform(np.stack([x, y], 1))
+    taken = [Bbox.from_bounds(px - 4, py - 4, 8, 8) for px, py in points]
+    for i in np.argsort(x):
+        for dx, dy in offsets:
+            side = {1: "left", -1: "right", 0: "center"}[(dx > 0) - (dx < 0)]
+            text = ax.annotate(names[i], (x[i], y[i]), xytext=(dx, dy), textcoords="offset points",
+                               fontsize=8, ha=side, va="center")
+            box = text.get_window_extent()
+            inside = ax.bbox.contains(*box.min) and ax.bbox.contains(*box.max)
+            if (inside and not box.count_overlaps(taken)) or (dx, dy) == offsets[-1]:
+                break
+            text.remove()
+        taken.append(box)
+        if abs(dy) > 9:
+            ax.annotate("", (x[i], y[i]), xytext=(dx, dy), textcoords="offset points",
+                        arrowprops={"arrowstyle": "-", "color": "0.6", "lw": 0.5})
     return ax

@@ -130,7 +130,20 @@ import numpy as np
 import torch
 from IPython.display import Markdown, display
 
-from course_lib import PGD, CourseError, Optim, build, evaluate, fit, lesson, load, load_model, load_report, plots, plots_scores, zoo
+from course_lib import (
+    PGD,
+    CourseError,
+    Optim,
+    build,
+    evaluate,
+    fit,
+    lesson,
+    load,
+    load_model,
+    load_report,
+    plots,
+    zoo,
+)
 from course_lib.attacks import ATTACKS
 from course_lib.datasets.adult import BOUNDS, FEATURES, GROUPS, UNITS, WORDS, code
 from course_lib.evaluation import named
@@ -381,7 +394,7 @@ def figure_1(data, ax):
             some = next(iter(found.values()))
             bars[label] = over_seeds(found, lambda r: 1 - r.nat.by_class)
     if bars:
-        plots_scores.bars(bars, some.classes, ax, ylabel=f"accuracy, {DATA[data]} (%)")
+        plots.bars(bars, some.classes, ax, ylabel=f"accuracy, {DATA[data]} (%)")
         ax.set_ylim(0, 100)
     return bool(bars)
 
@@ -491,7 +504,7 @@ for data in drawn:
         if values:
             shown[f"{DATA[data]}, {KINDS[kind]}"] = [Spread.of(v) for v in zip(*values, strict=True)]
 if shown:
-    ax = plots_scores.bars(shown, ["clean", "static copies", "attack on itself"], plots.axes(None, 6, 3.4), ylabel="accuracy (%)")
+    ax = plots.bars(shown, ["clean", "static copies", "attack on itself"], plots.axes(None, 6, 3.4), ylabel="accuracy (%)")
     if len(shown) == 1:
         ax.set_title(next(iter(shown)), fontsize=10)
     ax.set_ylim(0, 104)
@@ -591,7 +604,7 @@ def success_panels(data):
         found = [reports(name, a, e).values() for a, e in BUDGETS[data]]
         values = np.array([np.mean([success(r) for r in some], axis=0) for some in found])
         of, ends = next(iter(found[0])).classes, (values[0].argmax(), values[0].argmin())
-        plots_scores.by_budget(budgets, values, of, ax, named=[of[c] for c in sorted(ends)],
+        plots.by_budget(budgets, values, of, ax, named=[of[c] for c in sorted(ends)],
                                xlabel="budget ε (the files' units)" if data == "adult" else "budget ε")  # fmt: skip
         ax.set_title(KINDS[name.rpartition("-")[2]], fontsize=10, pad=22)
         ax.set_ylabel(ax.get_ylabel() if ax is axs[0] else "")
@@ -714,7 +727,7 @@ for data in ("cifar10", "adult"):
         print(f"no model of {DATA[data]} has least budgets stored yet: python -m course_lib score 'scores/{data}-*'")
         continue
     of = next(iter(next(iter(r for r in found.values() if r)).values()))["classes"]
-    ax = plots_scores.bars(bars, of, plots.axes(None, 8 if data == "cifar10" else 4.5, 3.4), scale=1,
+    ax = plots.bars(bars, of, plots.axes(None, 8 if data == "cifar10" else 4.5, 3.4), scale=1,
                            ylabel=f"mean least ε, {DATA[data]}{' (units)' if data == 'adult' else ''}")  # fmt: skip
     ax.set_ylim(bottom=0)
     plots.show(
@@ -931,7 +944,7 @@ for data in ("cifar10", "fashion-mnist"):
     found = {f"{kind}, {d}": luf_record(data, kind, d) for kind in ("standard", "robust") for d in DESIGNS}
     found = {label: [100 * f / r["test_examples"] for f in r["flips"]] for label, r in found.items() if r}
     if found:
-        ax = plots_scores.strips(found, xlabel=f"changed predictions, {DATA[data]} (%)")
+        ax = plots.strips(found, xlabel=f"changed predictions, {DATA[data]} (%)")
         plots.show(
             ax, alt=f"Share of changed predictions of every training on {DATA[data]}, one row for each design, with the mean as a bar."
         )
@@ -1000,7 +1013,7 @@ for group in GROUPS:
         for kind, words in KINDS.items():
             if mine := our_means(kind, group):
                 bars[f"ours, {words}"] = [Spread.of(mine[0][:, label, mine[1].index(name)]) for name in names]
-        plots_scores.bars(bars, names, ax, ylabel="mean confidence in >50K (%)" if label == 0 else "")
+        plots.bars(bars, names, ax, ylabel="mean confidence in >50K (%)" if label == 0 else "")
         ax.set_title(f"true label {'≤' if label == 0 else '>'}50K", fontsize=10)
         ax.get_legend().remove()
         ax.set_ylim(0, 104)
@@ -1029,7 +1042,7 @@ if not missing("scores/adult-standard"):
         mine = test.y == label
         seen_now = 100 * eou(confidence, test.y, race, names_of)[label]
         nothing = 100 * by_chance(confidence[mine].double(), race[mine], len(names_of))
-        plots_scores.chance(nothing, seen_now, ax, xlabel=f"EOU, race, label {'≤' if label == 0 else '>'}50K (points)")
+        plots.chance(nothing, seen_now, ax, xlabel=f"EOU, race, label {'≤' if label == 0 else '>'}50K (points)")
         sizes = torch.bincount(race[mine], minlength=len(names_of)).tolist()
         least_of = int(np.argmin(sizes))
         side, smallest_group = "≤>"[label], f"{names_of[least_of]}, {sizes[least_of]} people"

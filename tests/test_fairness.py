@@ -1,82 +1,72 @@
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binomtest, ttest_1samp
 
 from course_lib.errors import CourseError
-from course_lib.fairness import Errors, Report, Spread, class_spreads, t95, wilson
+from course_lib.fairness import Errors, Report, Spread, class_spreads, paired, t95, wilson
 from tests.helpers import THREE, report
 
 
-@pytest.mark.parametrize(
-    ("wrong", "n", "low", "high"),
-    [  # Newcombe (1998), table I, method 3
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0.0000, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-        # by hand: half right is symmetric about one half; z^2 = 3.8415, so 1/2 -+ 1.96 sqrt(1/400 +
-        # z^2/40000) / (1 + z^2/100)
-        (50, 100, 0.4038, 0.5962),
-        (20, 20, 0.8389, 1.0000),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "n", "low", "high"), [
+    # Newcombe (1998), table I, method 3
+    (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611),
+    (1, 29, 0.0061, 0.1718),
+    # by hand: half wrong is symmetric about one half; z^2 = 3.8415, so 1/2 -+ 1.96 sqrt(1/400 +
+    # z^2/40000) / (1 + z^2/100)
+    (50, 100, 0.4038, 0.5962), (20, 20, 0.8389, 1.0),
+])
 def test_wilson_against_published_intervals(wrong: int, n: int, low: float, high: float) -> None:
     assert wilson(wrong, n) == pytest.approx((low, high), abs=5e-5)
 
 
 @given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson_lies_around_the_rate_inside_0_and_1_and_mirrors(case: tuple[int, int]) -> None:
+def test_wilson_is_scipys_lies_around_the_rate_and_mirrors(case: tuple[int, int]) -> None:
     wrong, n = case
     low, high = wilson(wrong, n)
+    assert (low, high) == pytest.approx(binomtest(wrong, n).proportion_ci(method="wilson"),
+                                        abs=1e-12)
     assert 0 <= low <= wrong / n + 1e-12 and wrong / n - 1e-12 <= high <= 1 and low < high
     assert wilson(n - wrong, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("df", "point"),
-    [
-        (1, 12.706),
-        (2, 4.303),
-        (3, 3.182),
-        (4, 2.776),
-        (5, 2.571),
-        (6, 2.447),
-        (7, 2.365),
-        (8, 2.306),
-        (9, 2.262),
-        (10, 2.228),
-        (12, 2.179),
-        (15, 2.131),
-        (20, 2.086),
-        (30, 2.042),
-        (60, 2.000),
-        (120, 1.980),
-        (10**9, 1.960),
-    ],
-)
-def test_t95_against_a_table(df: int, point: float) -> None:
+@pytest.mark.parametrize(("df", "point"), [
+    (1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (7, 2.365), (8, 2.306),
+    (9, 2.262), (10, 2.228), (12, 2.179), (15, 2.131), (20, 2.086), (30, 2.042), (60, 2.0),
+    (120, 1.98), (10**9, 1.96),
+])
+def test_t95_against_a_printed_table(df: int, point: float) -> None:
     assert t95(df) == pytest.approx(point, abs=6e-4)
 
 
-def test_spread_by_hand() -> None:
+def test_spread_by_hand_and_by_scipy() -> None:
     """Five values 1..5: mean 3, sd sqrt(10/4), half-width 2.776 sd / sqrt(5)."""
     s = Spread.of([1, 2, 3, 4, 5])
     half = 2.7764 * math.sqrt(2.5) / math.sqrt(5)
     assert (s.mean, s.sd, s.low, s.high, s.n) == pytest.approx((3, math.sqrt(2.5), 3 - half,
-        3 + half, 5))
+                                                                3 + half, 5), abs=1e-4)
+    assert (s.low, s.high) == pytest.approx(ttest_1samp([1, 2, 3, 4, 5], 0).confidence_interval())
     assert str(Spread.of([0.1, 0.2])) == "15.00 ± 7.07"
 
 
 def test_spread_of_one_value_claims_no_interval() -> None:
     s = Spread.of([0.25])
-    assert s.mean == 0.25 and s.n == 1 and all(map(math.isnan,
-                                                   (s.sd, s.low, s.high))) and str(s) == "25.00"
-    with pytest.raises(CourseError, match="one a seed"):
+    assert s.mean == 0.25 and s.n == 1 and str(s) == "25.00"
+    assert all(map(math.isnan, (s.sd, s.low, s.high)))
+    with pytest.raises(CourseError, match="one value per seed"):
         Spread.of([])
+
+
+def test_a_paired_difference_counts_only_the_seeds_of_both() -> None:
+    after, before = {0: 0.5, 1: 0.7, 2: 0.9, 8: 9.0}, {2: 0.5, 1: 0.4, 0: 0.3, 9: -9.0}
+    assert paired(after, before) == Spread.of([0.5 - 0.3, 0.7 - 0.4, 0.9 - 0.5])
+    with pytest.raises(CourseError, match="no value"):
+        paired(after, {9: 0.1})
 
 
 def test_report_by_hand() -> None:
@@ -91,8 +81,11 @@ def test_report_by_hand() -> None:
 
 def test_class_spreads() -> None:
     seeds = [Errors((1, 4), (10, 10)), Errors((3, 4), (10, 10))]
-    assert [(s.mean, s.sd) for s in class_spreads(seeds)] == [pytest.approx((0.2, math.sqrt(0.02))),
-        pytest.approx((0.4, 0))]
+    assert [(s.mean, s.sd) for s in class_spreads(seeds)] == [
+        pytest.approx((0.2, math.sqrt(0.02))), pytest.approx((0.4, 0))]
+    for bad in ([], [seeds[0], Errors((1,), (10,))]):
+        with pytest.raises(CourseError, match="the same classes"):
+            class_spreads(bad)
 
 
 @st.composite
@@ -110,58 +103,34 @@ def reports(draw: st.DrawFn) -> Report:
 def test_json_both_ways_exactly(r: Report) -> None:
     row = json.loads(json.dumps(r.to_json()))
     assert Report.from_json(row) == r and Report.from_json(row).to_json() == row
-    assert list(row) == ["attack", "eps", "classes", "counts", "nat", "rob", "flips"][: 7 if r.flips
-        else 6]
+    keys = ["attack", "eps", "classes", "counts", "nat", "rob", "flips"]
+    assert list(row) == keys[: 7 if r.flips else 6]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"nat": None},
-        {"nat": [0.1, 0.2]},
-        {"nat": [0.1, 0.2, float("nan")]},
-        {"nat": [0.1, 0.2, float("inf")]},
-        {"nat": [0.1, 0.2, 1.5]},
-        {"nat": 3},
-        {"rob": ["a", "b", "c"]},
-        {"counts": [10, 10]},
-        {"counts": [10, 10, 0]},
-        {"counts": []},
-        {"counts": None},
-        {"classes": ["a"]},
-        {"classes": None},
-        {"eps": "big"},
-        {"eps": None},
-    ],
-)
-def test_json_that_is_no_report(change: dict) -> None:
+@pytest.mark.parametrize("row", [
+    {}, [], None, "report", {"nat": []},
+    *({**report().to_json(), key: value} for key, value in [
+        ("nat", None), ("nat", 3), ("nat", [0.1, 0.2]), ("nat", [0.1, 0.2, math.nan]),
+        ("nat", [0.1, 0.2, math.inf]), ("nat", [0.1, 0.2, 1.5]), ("rob", ["a", "b", "c"]),
+        ("counts", [10, 10]), ("counts", [10, 10, 0]), ("counts", []), ("counts", None),
+        ("classes", ["a"]), ("classes", None), ("eps", "big"), ("eps", None)]),
+])
+def test_json_that_is_no_report(row: Any) -> None:
     with pytest.raises(CourseError):
-        Report.from_json({**report().to_json(), **change})
-
-
-@pytest.mark.parametrize("row", [{}, [], None, "report", {"nat": []}])
-def test_other_things_that_are_no_report(row: object) -> None:
-    with pytest.raises(CourseError, match="Not a report"):
         Report.from_json(row)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "counts", "say"),
-    [
-        ((1, 2), (10,), "2 classes of errors for 1"),
-        ((), (), "0 classes"),
-        ((0, 0), (10, 0), "Class 1 holds no image"),
-        ((11,), (10,), "More wrong images than images"),
-    ],
-)
-def test_errors_that_cannot_be(wrong: tuple, counts: tuple, say: str) -> None:
-    with pytest.raises(CourseError, match=say):
-        Errors(wrong, counts)
+A, B = Errors((1, 2, 3), (10, 10, 10)), Errors((1, 2, 3), (10, 10, 20))
 
 
-def test_reports_that_cannot_be() -> None:
-    a, b = Errors((1, 2, 3), (10, 10, 10)), Errors((1, 2, 3), (10, 10, 20))
-    with pytest.raises(CourseError, match="different images"):
-        Report(a, b, THREE)
-    with pytest.raises(CourseError, match="2 class names for 3"):
-        Report(a, a, THREE[:2])
+@pytest.mark.parametrize(("make", "says"), [
+    (lambda: Errors((1, 2), (10,)), "2 classes of errors for 1"),
+    (lambda: Errors((), ()), "0 classes"),
+    (lambda: Errors((0, 0), (10, 0)), "Class 1 holds no image"),
+    (lambda: Errors((11,), (10,)), "More wrong images than images"),
+    (lambda: Report(A, B, THREE), "different images"),
+    (lambda: Report(A, A, THREE[:2]), "2 class names for 3"),
+])
+def test_errors_and_reports_that_cannot_be(make: Any, says: str) -> None:
+    with pytest.raises(CourseError, match=says):
+        make()

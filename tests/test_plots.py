@@ -1,9 +1,8 @@
-"""Pictures: what is drawn is what was given, with alt text, readable by everybody, and no figure is
-left open."""
+"""Figures: they draw the numbers they are given, everybody can read them, and none is left open."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -11,17 +10,20 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import same_color, to_hex, to_rgb
 from matplotlib.container import ErrorbarContainer
 
 from course_lib import CourseError, plots
-from course_lib.data import Split
+from course_lib.data import FASHION
 from course_lib.datasets.fashion_mnist import FASHION
 from course_lib.fairness import Errors, Report, Spread
 
 N = 1000
 EASY = (33, 30, 160, 90, 180, 42, 330, 35, 25, 44)
+ABC = ("a", "b", "c")
 
 
 def report(nat: tuple[int, ...] = EASY, more: int = 100) -> Report:
@@ -35,41 +37,40 @@ def seeds(shift: int = 0) -> list[Report]:
 
 
 IMAGES = torch.linspace(0, 1, 4 * 32 * 32).reshape(4, 1, 32, 32)
-SPLIT = Split(IMAGES, torch.tensor([0, 0, 6, 6]), FASHION)
 SPREAD = Spread.of([0.1, 0.2, 0.3])
-DRAWN: dict[str, Callable[[Axes | None], Axes]] = {
-    "class_bars": lambda ax: plots.class_bars({"a": report(), "b": seeds()}, ax),
-    "cost_of_robustness": lambda ax: plots.cost_of_robustness(seeds(), seeds(150), ax),
-    "spread_points": lambda ax: plots.spread_points({"x": (SPREAD, 0.2), "y": (SPREAD, None)}, ax),
-    "images": lambda ax: plots.images(IMAGES, ax, titles=["one", "two\nlines"], columns=2,
-                                      framed=[False, True]),
-    "adversarial": lambda ax: plots.adversarial(IMAGES[0], IMAGES[1], ax),
-    "class_pair": lambda ax: plots.class_pair(SPLIT, "Shirt", 0, ax, n=2),
-    "image_rows": lambda ax: plots.image_rows({"long": IMAGES, "short": IMAGES[:1]}, ax),
-    "probabilities": lambda ax: plots.probabilities({"p": torch.full((10,), 0.1)}, FASHION, ax),
-    "curves": lambda ax: plots.curves({"loss": [2.0, 1.0]}, ax),
-    "walk": lambda ax: plots.walk(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), [True, False], ax,
-                                  labels=["own", "rival"]),
-    "numbers_by_class": lambda ax: plots.numbers_by_class({"a": torch.rand(10), "b": np.ones(10)},
-                                                          FASHION, ax, ylabel="steps"),
-    "class_curves": lambda ax: plots.class_curves([[0.1] * 10, [0.2] * 10], FASHION, ax,
-                                                  named=["Shirt"]),
-    "heat_map": lambda ax: plots.heat_map(np.array([[1.0, np.nan]]), ["a"], ["b", "c"], ax,
-                                          marked=[(0, 0)]),
-    "pareto": lambda ax: plots.pareto({"m": (SPREAD, SPREAD)}, ax, others={"theirs": (0.1, 0.2)}),
-    "budget_curves": lambda ax: plots.budget_curves({0.0: report(), 0.1: report(more=200)}, ax,
-                                                    named=["Shirt"]),
-    "confusion": lambda ax: plots.confusion(np.eye(2), "ab", ax),
-    "boundary_walk": lambda ax: plots.boundary_walk({"first": (IMAGES, ["A", "A", "B", "B"], 1, 2)},
-                                                    ax),
-    "attack_gaps": lambda ax: plots.attack_gaps({"m":
-                                                 {"PGD-20": (0.6, 0.5, 0.7),
-                                                  "AutoAttack": (0.5, 0.4, 0.6)}}, ax,
-                                                flagged=["m"]),
-    "class_scatter": lambda ax: plots.class_scatter(np.arange(10.0), np.arange(10.0) ** 2, FASHION,
-                                                    ax),
-    "lines": lambda ax: plots.lines([0.0, 0.5], {"a": [1.0, 2.0]}, ax),
+GAPS = {"sound": {"pgd": (0.7, 0.68, 0.72), "aa": (0.69, 0.67, 0.71)},
+        "masked": {"aa": (0.5, 0.48, 0.52)}}
+P = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+DRAWN: dict[str, tuple[Any, ...]] = {  # what each function is given before `ax`
+    "class_bars": ({"a": report(), "b": seeds()},),
+    "numbers_by_class": ({"a": torch.rand(10), "b": np.ones(10)}, FASHION),
+    "probabilities": ({"p": torch.full((10,), 0.1)}, FASHION),
+    "cost_of_robustness": (seeds(), seeds(150)),
+    "class_scatter": (np.arange(10.0), np.arange(10.0) ** 2, FASHION),
+    "class_curves": ([[0.1] * 10, [0.2] * 10], FASHION),
+    "by_budget": ([1, 2], np.eye(2), "ab"),
+    "budget_curves": ({0.0: report(), 0.1: report(more=200)},),
+    "curves": ({"loss": [2.0, 1.0]},),
+    "lines": ([0.0, 0.5], {"a": [1.0, 2.0]}),
+    "walk": (P, [True, False]),
+    "spread_points": ({"x": (SPREAD, 0.2), "y": (SPREAD, None)},),
+    "attack_gaps": (GAPS,),
+    "pareto": ({"m": (SPREAD, SPREAD)},),
+    "confusion": (np.eye(2), "ab"),
+    "heat_map": (np.array([[1.0, np.nan]]), ["a"], ["b", "c"]),
+    "images": (IMAGES,),
+    "adversarial": (IMAGES[0], IMAGES[1]),
+    "image_rows": ({"long": IMAGES, "short": IMAGES[:1]},),
+    "boundary_walk": ({"first": (IMAGES, ["A", "A", "B", "B"], 1, 2)},),
+    "bars": ({"a": [SPREAD], "b": [0.1]}, ["x"]),
+    "strips": ({"paired": [1, 2]},),
+    "chance": ([0.0, 1.0], 2.0),
 }
+MORE = {"bars": {"ylabel": "y"}, "strips": {"xlabel": "x"}, "chance": {"xlabel": "x"}}
+
+
+def draw(name: str, ax: Axes | None = None) -> Axes:
+    return getattr(plots, name)(*DRAWN[name], ax, **MORE.get(name, {}))
 
 
 @pytest.fixture(autouse=True)
@@ -78,18 +79,23 @@ def closed() -> Iterator[None]:
     plt.close("all")
 
 
+def legend(ax: Axes) -> list[str]:
+    return [] if ax.get_legend() is None else [t.get_text() for t in ax.get_legend().get_texts()]
+
+
+def ticks(labels: Sequence[Any]) -> list[str]:
+    return [t.get_text() for t in labels]
+
+
 @pytest.mark.parametrize("name", DRAWN)
 def test_each_takes_an_axes_or_makes_one_and_returns_it(name: str) -> None:
-    with plt.rc_context(plots.STYLE):
-        given = plt.subplots()[1]
-    assert DRAWN[name](given) is given
-    made = DRAWN[name](None)
-    assert isinstance(made, Axes)
-    assert made is not given
+    (given,), made = plots.panels(1), draw(name)
+    assert draw(name, given) is given
+    assert isinstance(made, Axes) and made is not given
     made.figure.canvas.draw()
 
 
-def test_every_public_picture_is_tried_here() -> None:
+def test_every_public_figure_is_tried_here() -> None:
     public = {n for n, f in vars(plots).items() if callable(f)
               and getattr(f, "__module__", "") == plots.__name__ and not n.startswith("_")}
     assert public - set(DRAWN) == {"axes", "panels", "show", "difficulty", "front"}
@@ -100,46 +106,69 @@ def test_bars_have_the_heights_of_the_errors_in_the_order_of_difficulty() -> Non
     ax = plots.class_bars({"standard": r, "robust": r}, kind=["nat", "rob"])
     order = plots.difficulty(r)
     assert order == sorted(range(10), key=lambda c: EASY[c])
-    heights = [bar.get_height() for bar in ax.patches]
-    assert np.allclose(heights, [100 * r.nat.by_class[c] for c in order] + [100 * r.rob.by_class[c]
-        for c in order])
-    assert [t.get_text() for t in ax.get_xticklabels()] == [FASHION[c] for c in order]
-    assert ax.get_ylim()[0] == 0
+    errors = np.concatenate([r.nat.by_class[order], r.rob.by_class[order]])
+    assert [bar.get_height() for bar in ax.patches] == pytest.approx(100 * errors)
+    assert ticks(ax.get_xticklabels()) == [FASHION[c] for c in order]
+    assert ax.get_ylim()[0] == 0 and ax.get_ylabel() == "error (%)"
+    assert legend(ax) == ["standard", "robust"]
 
 
 def test_whiskers_are_wilson_for_one_model_and_student_over_seeds() -> None:
     one, many = report(), seeds()
-    for given, low, high in (
-        (one, *one.nat.intervals()[6]),
-        (many, *((s := Spread.of(r.nat.by_class[6] for r in many)).low, s.high)),
-    ):
-        (whiskers,) = (c for c in plots.class_bars({"m": given}, kind="nat", order=[6]).containers
+    student = Spread.of(r.nat.by_class[6] for r in many)
+    for model, ends in ((one, one.nat.intervals()[6]), (many, (student.low, student.high))):
+        (whiskers,) = (c for c in plots.class_bars({"m": model}, kind="nat", order=[6]).containers
                        if isinstance(c, ErrorbarContainer))
         (segment,) = whiskers.lines[2][0].get_segments()
-        assert np.allclose(segment[:, 1], [100 * low, 100 * high])
+        assert np.allclose(segment[:, 1], 100 * np.array(ends))
+    below = plots.class_bars({"m": report(more=-20)}, kind="bnd")
+    assert below.get_ylim()[0] < 0 and not below.collections  # no proportion, no interval
 
 
-def test_boundary_errors_below_zero_are_seen() -> None:
-    assert plots.class_bars({"m": report(more=-20)}, kind="bnd").get_ylim()[0] < 0
+OTHER = Report(report().nat, report().rob, FASHION[::-1])
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    ({"models": {}}, "No model to draw"),
-    ({"models": {"m": report()}, "kind": "standard"}, "Unknown kind of error 'standard'"),
-    ({"models": {"m": report()}, "kind": ["nat", "rob"]}, "2 kinds of error for 1 models"),
+@pytest.mark.parametrize(("call", "says"), [
+    (lambda: plots.class_bars({}), "No model to draw"),
+    (lambda: plots.class_bars({"m": []}), "No model to draw"),
+    (lambda: plots.class_bars(report()), "No model to draw"),
+    (lambda: plots.class_bars({"m": report()}, kind="clean"), "Unknown kind of error 'clean'"),
+    (lambda: plots.class_bars({"m": report()}, kind=["nat", "rob"]), "2 kinds of error for 1 mo"),
+    (lambda: plots.class_bars({"m": report(), "n": OTHER}), "2 lists of classes"),
+    (lambda: plots.cost_of_robustness(seeds(), [OTHER] * 3), "2 lists of classes"),
+    (lambda: plots.budget_curves({0.0: report(), 0.1: OTHER}), "2 lists of classes"),
+    (lambda: plots.bars({}, ["men", "women"], ylabel=""), "Nothing to draw over 2 names"),
+    (lambda: plots.bars({"A": [0.1], "B": [0.1, 0.2]}, ["men", "women"], ylabel=""),
+     "1 values of A, 2 values of B to draw over 2 names"),
+    (lambda: plots.class_curves([[1, 5]], ABC[:2], named=["x"]), "Unknown class 'x'"),
 ])
-def test_bad_input_is_said_plainly(words: dict[str, Any], says: str) -> None:
+def test_bad_input_gets_a_sentence(call: Callable[[], Axes], says: str) -> None:
     with pytest.raises(CourseError, match=says):
-        plots.class_bars(**words)
+        call()
 
 
-def test_names_at_points_cover_neither_each_other_nor_the_points() -> None:
-    ax = plots.cost_of_robustness(seeds(), seeds(150))
+def test_bars_show_means_and_their_intervals() -> None:
+    spreads = [SPREAD, Spread.of([0.5, 0.5, 0.5])]
+    ax = plots.bars({"A": spreads, "B": [0.4, 0.6]}, ["men", "women"], ylabel="confidence (%)")
+    assert [bar.get_height() for bar in ax.patches] == pytest.approx([20, 50, 40, 60])
+    (whiskers,) = [c for c in ax.collections if hasattr(c, "get_segments")]
+    assert whiskers.get_segments()[0][:, 1] == pytest.approx([100 * SPREAD.low, 100 * SPREAD.high])
+    assert ticks(ax.get_xticklabels()) == ["men", "women"] and ax.get_ylabel() == "confidence (%)"
+    assert legend(ax) == ["A", "B"]
+    one = plots.bars({"A": [3.0]}, ["x"], ylabel="eps", scale=1)
+    assert one.patches[0].get_height() == 3 and legend(one) == []
+
+
+@pytest.mark.parametrize("name", ["cost_of_robustness", "class_scatter"])
+def test_names_at_points_cover_neither_each_other_nor_the_points(name: str) -> None:
+    ax = draw(name)
     ax.figure.canvas.draw()
     names = [t for t in ax.texts if t.get_text()]  # the others are the lines to far points
     boxes = [t.get_window_extent() for t in names]
     assert sorted(t.get_text() for t in names) == sorted(FASHION)
     assert not [(a, b) for a, b in combinations(boxes, 2) if a.overlaps(b)]
+    if name == "class_scatter":
+        assert [tuple(p) for p in ax.lines[0].get_xydata()] == [(i, i**2) for i in range(10)]
 
 
 def test_panels_that_share_an_axis_all_show_their_bars_whole() -> None:
@@ -150,8 +179,8 @@ def test_panels_that_share_an_axis_all_show_their_bars_whole() -> None:
     assert right.get_ylim()[1] >= 93
 
 
-def test_show_displays_a_small_picture_with_alt_text_and_closes_the_figure(monkeypatch:
-        pytest.MonkeyPatch) -> None:
+def test_show_displays_a_small_picture_with_alt_text_and_closes_the_figure(
+        monkeypatch: pytest.MonkeyPatch) -> None:
     import IPython.display
 
     shown: list[Any] = []
@@ -164,30 +193,213 @@ def test_show_displays_a_small_picture_with_alt_text_and_closes_the_figure(monke
     assert not plt.get_fignums()
 
 
+@pytest.mark.parametrize("ax", [
+    lambda: plots.class_curves([[1, 5, 9], [2, 6, 8]], ABC, named=["c", "a"]),
+    lambda: plots.by_budget([1, 2], np.array([[1, 5, 9], [2, 6, 8]]) / 100, ABC, named=["c", "a"]),
+])
+def test_named_classes_are_drawn_in_colour_with_their_own_values(ax: Any) -> None:
+    ax = ax()
+    drawn = {to_hex(line.get_color()): line.get_ydata() for line in ax.lines}
+    assert drawn[to_hex("0.75")] == pytest.approx([5, 6])
+    assert drawn[plots.COLOURS[0].lower()] == pytest.approx([9, 8])
+    assert drawn[plots.COLOURS[1].lower()] == pytest.approx([1, 2])
+    assert list(ax.lines[0].get_xdata()) == [1, 2] and legend(ax) == ["c", "a"]
+    ax = plots.class_curves([[1, 5]], ABC[:2], named=["a"], legend=False, start=0)
+    assert legend(ax) == [] and list(ax.lines[0].get_xdata()) == [0]
+
+
+def test_budget_curves_hold_every_class_and_the_average() -> None:
+    ax = plots.budget_curves({0.0: report(), 8 / 255: report(more=200)}, named=["Shirt"])
+    assert len(ax.lines) == 11 and legend(ax) == ["Shirt", "average"]
+    for line, error in zip(ax.lines[-2:], (EASY[6] / 10, sum(EASY) / 100), strict=True):
+        assert list(line.get_xdata()) == [0, 8]
+        assert line.get_ydata() == pytest.approx([error + 10, error + 20])
+
+
+def test_functions_of_one_variable_differ_in_colour_and_dashes() -> None:
+    ax = plots.lines([0.0, 0.5], {"a": [1.0, 2.0], "b": [3.0, 4.0]}, xlabel="x", ylabel="y")
+    assert [list(line.get_ydata()) for line in ax.lines] == [[1, 2], [3, 4]]
+    assert list(ax.lines[1].get_xdata()) == [0, 0.5] and legend(ax) == ["a", "b"]
+    for look in ("linestyle", "color"):
+        assert len({getattr(line, f"get_{look}")() for line in ax.lines}) == 2
+
+
+def test_a_walk_is_shaded_from_its_first_wrong_iterate() -> None:
+    p = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4]])
+    ax = plots.walk(p, [True, False, True], labels=["own"])
+    assert legend(ax) == ["own", "prediction is wrong"] and ax.patches[0].get_x() == 0.5
+    assert plots.walk(p, [False] * 3).patches[0].get_x() == -0.5
+    assert not plots.walk(p, [True] * 3).patches
+
+
+def test_published_numbers_stand_beside_our_intervals() -> None:
+    ax = plots.spread_points({"x": (SPREAD, 0.25), "y": (SPREAD, None)}, theirs="paper")
+    points = [(round(float(x)), float(y)) for line in ax.lines for x, y in line.get_xydata()
+              if len(line.get_xdata()) == 1]
+    assert points == [(20, 0), (25, 0), (20, 1)]
+    assert len(legend(ax)) == 2 and legend(ax)[1] == "paper"
+
+
+def test_attacks_stand_side_by_side_and_the_flagged_are_marked() -> None:
+    ax = plots.attack_gaps(GAPS, flagged=["masked"])
+    points = {(round(float(line.get_xdata()[0])), line.get_marker()) for line in ax.lines
+              if len(line.get_xdata()) == 1}
+    assert points == {(70, plots.MARKERS[0]), (69, plots.MARKERS[1]), (50, plots.MARKERS[1])}
+    spans = sorted(tuple(line.get_xdata()) for line in ax.lines if len(line.get_xdata()) == 2)
+    assert spans == [pytest.approx((48, 52)), pytest.approx((67, 71)), pytest.approx((68, 72))]
+    assert ticks(ax.get_yticklabels()) == ["sound", "⚑ masked"] and legend(ax) == ["pgd", "aa"]
+    (band,) = ax.patches
+    assert band.get_y() < 1 < band.get_y() + band.get_height()
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first model on top
+
+
+def test_strips_and_chance_hold_every_training_and_permutation() -> None:
+    ax = plots.strips({"paired": [1, 2, 3], "seeds": [5, 7]}, xlabel="changed")
+    points, mean, *_ = ax.lines
+    assert sorted(points.get_xdata()) == [1, 2, 3] and list(mean.get_xdata()) == [2, 2]
+    assert all(abs(y) <= 0.25 for y in points.get_ydata()) and len(ax.lines) == 4
+    assert ticks(ax.get_yticklabels()) == ["paired", "seeds"] and ax.get_ylim() == (1.5, -0.5)
+    ax = plots.chance(np.linspace(0, 1, 200), 2.0, xlabel="range")
+    assert sum(bar.get_height() for bar in ax.patches) == 200
+    assert list(ax.lines[0].get_xdata()) == [2, 2]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12))
+def test_the_front_holds_the_best_of_each_aim_and_dominates_the_rest(
+        points: list[tuple[int, int]]) -> None:
+    """Doubles included; the doctest shows an example by hand."""
+    best = {p for p, on in zip(points, plots.front(points), strict=True) if on}
+    assert plots.front([*points, *points]) == 2 * plots.front(points)
+    assert min(points) in best
+    for a, b in set(points) - best:
+        assert any(x <= a and y <= b for x, y in best)
+    for a, b in best:
+        assert not any((x < a and y <= b) or (x <= a and y < b) for x, y in points)
+
+
+def test_pareto_rings_the_front_and_draws_intervals() -> None:
+    def around(middle: float) -> Spread:
+        return Spread.of([middle - 0.01, middle, middle + 0.01])
+
+    points = {"front": (around(0.1), around(0.5)), "too": (around(0.2), around(0.4)),
+              "behind": (around(0.2), around(0.6)),
+              "once": (Spread.of([0.3]), Spread.of([0.7]))}  # one seed has no interval
+    ax = plots.pareto(points, others={"theirs": (0.05, 0.05)})
+    rings = [(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in ax.lines
+             if line.get_markersize() == 14]
+    # theirs is better, but is not compared
+    assert rings == [pytest.approx((10, 50)), pytest.approx((20, 40))]
+    across = ax.containers[0].lines[2][0].get_segments()[0]
+    first = points["front"][0]
+    assert across[:, 0] == pytest.approx([100 * first.low, 100 * first.high])
+    assert {"front", "theirs"} <= set(ax.get_legend_handles_labels()[1])
+    colours = [c.lines[0].get_color() for c in ax.containers[:2]]
+    assert not same_color(*colours)
+
+
+def cells(ax: Axes) -> dict[tuple[int, int], str]:
+    """(row, column) -> text of each cell."""
+    return {(round(t.get_position()[1]), round(t.get_position()[0])): t.get_text()
+            for t in ax.texts}
+
+
+def test_a_confusion_matrix_shows_percent_with_the_true_class_in_rows() -> None:
+    ax = plots.confusion(np.array([[0.9, 0.1, 0.0], [0.004, 0.006, 0.99], [0, 0, 1]]), ABC)
+    assert cells(ax) == {(0, 0): "90", (0, 1): "10", (0, 2): "·", (1, 0): "·", (1, 1): "1",
+                         (1, 2): "99", (2, 0): "·", (2, 1): "·", (2, 2): "100"}
+    assert ax.get_xlabel() == "predicted class" and ax.get_ylabel() == "true class"
+    assert ticks(ax.get_xticklabels()) == ticks(ax.get_yticklabels()) == list(ABC)
+    matrix = np.array([[0.9, 0.1], [0.3, 0.7]])
+    ax = plots.confusion(matrix, "ab", wrong_only=True)  # the colours are those of the errors
+    assert cells(ax) == {(0, 0): "", (0, 1): "10", (1, 0): "30", (1, 1): ""}
+    assert ax.images[0].get_clim() == (0, pytest.approx(30))
+    assert plots.confusion(matrix, "ab", most=0.5).images[0].get_clim() == (0, pytest.approx(50))
+    assert matrix[0, 0] == 0.9  # the given matrix is unchanged
+    plots.confusion(np.eye(2), "ab", wrong_only=True)  # nothing wrong: no failure
+
+
+def test_a_heat_map_shows_each_number_in_its_place_and_frames_the_marked() -> None:
+    ax = plots.heat_map(np.array([[10.0, 20.04], [np.nan, 40.0]]), ["r1", "r2"], ["c1", "c2"],
+                        marked=[(1, 0)], xlabel="x", ylabel="y")
+    assert cells(ax) == {(0, 0): "10.0", (0, 1): "20.0", (1, 0): "–", (1, 1): "40.0"}
+    assert ax.texts[2].get_color() == "black"  # on white
+    (frame,) = ax.patches
+    assert frame.get_bbox().contains(0, 1) and not frame.get_bbox().contains(1, 0)
+    assert ticks(ax.get_xticklabels()) == ["c1", "c2"]
+    assert ticks(ax.get_yticklabels()) == ["r1", "r2"]
+    ax = plots.heat_map(np.array([[10.0, 11.0]]), ["r"], ["a", "b"], span=(0, 50))
+    assert ax.images[0].get_clim() == (0, 50)
+    ax = plots.heat_map(np.full((1, 2), np.nan), ["r"], ["a", "b"])
+    assert [t.get_text() for t in ax.texts] == ["–", "–"]
+
+
+@pytest.mark.parametrize("draw", [
+    lambda v: plots.heat_map(v, range(11), range(11)),
+    lambda v: plots.confusion(v / 100, [str(c) for c in range(11)]),
+])
+def test_numbers_can_be_read_on_every_colour(draw: Callable[[np.ndarray], Axes]) -> None:
+    """Contrast of 4.5 to 1, as for small print on the web, over the whole range."""
+    values = np.linspace(0, 100, 121).reshape(11, 11)
+    ax = draw(values)
+    (image,) = ax.images
+    for text, value in zip(ax.texts, values.flat, strict=True):
+        c = np.array(image.cmap(image.norm(value))[:3])
+        linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+        lights = float(linear @ [0.2126, 0.7152, 0.0722]), float(text.get_color() == "white")
+        assert (max(lights) + 0.05) / (min(lights) + 0.05) > 4.5
+
+
+def test_images_are_drawn_at_their_places_bytes_too() -> None:
+    x = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    sheet = plots.images(x, columns=2).images[0].get_array()
+    assert sheet.shape == (2 * 11 + 2, 2 * 12, 3)  # eight pixels, gaps of three and four
+    for (top, left), image in zip([(3, 2), (3, 14), (14, 2)], x[:, 0], strict=True):
+        assert np.allclose(sheet[top : top + 8, left : left + 8, 0], image)
+    assert (sheet[14:, 14:] == 1).all()
+    as_bytes = plots.images((255 * x).round().byte(), columns=2).images[0].get_array()
+    assert np.allclose(as_bytes, sheet, atol=1 / 255)
+
+
+def test_a_boundary_walk_frames_the_pair_and_names_every_iterate() -> None:
+    z = torch.linspace(0, 1, 4).reshape(4, 1, 1, 1).expand(4, 1, 8, 8)
+    ax = plots.boundary_walk({"first": (z, ["A", "A", "B", "B"], 1, 2),
+                              "second": (z[:3], ["A", "B", "B"], 0, 1)})
+    frames = sorted((round(p.get_y()), round(p.get_x()), p.get_linestyle()) for p in ax.patches)
+    columns = [(x // 12, line) for _, x, line in frames]  # eight pixels and a margin of four
+    assert columns == [(1, "-"), (2, "--"), (0, "-"), (1, "--")]
+    assert frames[0][0] == frames[1][0] < frames[2][0] == frames[3][0]
+    assert [to_hex(p.get_edgecolor()) for p in ax.patches[:2]] == [
+        plots.COLOURS[0].lower(), plots.COLOURS[5].lower()]
+    assert [t.get_text() for t in ax.texts[:9]] == [
+        "first", "second", "t = 0\nA", "t = 1\nA", "t = 2\nB", "t = 3\nB", "A", "B", "B"]
+    ax = plots.boundary_walk({"one image, both frames": (z[:2], ["B", "B"], 0, 0)})
+    outer, inner = (p.get_bbox() for p in ax.patches)
+    assert outer.x0 < inner.x0 < inner.x1 < outer.x1 and outer.y0 < inner.y0 < inner.y1 < outer.y1
+
+
 SIGHT = {  # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
-    "normal": np.eye(3),
-    "protanopia": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
-    "deuteranopia": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
-    "tritanopia": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
+    "normal": np.eye(3).tolist(),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+                   [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+                     [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602],
+                   [0.004733, 0.691367, 0.303900]],
 }
 XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 
 
-def lab(colour: str, sight: np.ndarray) -> np.ndarray:
+def lab(colour: str, sight: str) -> np.ndarray:
     """CIELAB of a colour as such eyes see it."""
     rgb = np.array(to_rgb(colour))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    x, y, z = np.cbrt(XYZ @ (sight @ linear).clip(1e-3, 1) / XYZ.sum(1))
+    x, y, z = np.cbrt(XYZ @ (np.array(SIGHT[sight]) @ linear).clip(1e-3, 1) / XYZ.sum(1))
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_any_two_of_the_colours_differ_for_every_kind_of_sight(sight: str) -> None:
-    distance = {(a, b): float(np.linalg.norm(lab(a, SIGHT[sight]) - lab(b, SIGHT[sight]))) for a,
-                b in combinations(plots.COLOURS, 2)}
-    near = {pair: round(d) for pair, d in distance.items() if d < 10}
-    assert near == {}
-
-
-def test_colours_hatches_and_markers_are_as_many() -> None:
+    distance = {(a, b): float(np.linalg.norm(lab(a, sight) - lab(b, sight)))
+                for a, b in combinations(plots.COLOURS, 2)}
+    assert {pair: round(d) for pair, d in distance.items() if d < 10} == {}
     assert len(set(plots.COLOURS)) == len(set(plots.HATCHES)) == len(set(plots.MARKERS)) == 8

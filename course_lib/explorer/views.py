@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from course_lib import diagnostics, plots, plots_scores
+from course_lib import diagnostics, plots
 from course_lib.attacks import ATTACKS, PGD
 from course_lib.errors import CourseError, pick, whole
 from course_lib.explorer import sources as gallery
@@ -477,8 +477,8 @@ def unfairness(x: Explorer, look: Look) -> Drawn:
                           "choose two models of one data set.")
     times, unit = (100.0, " points") if first.share else (1.0, "")
     (ax,) = x.axes(1, 1, 9, 3.8)
-    plots_scores.bars({m: s.values for m, s in found.items()}, first.names, ax,
-                      ylabel=first.axis + " (%)" * first.share, scale=times)
+    plots.bars({m: s.values for m, s in found.items()}, first.names, ax,
+               ylabel=first.axis + " (%)" * first.share, scale=times)
     rows = [{"model": m, "score": name, "of": n, "value": v} for m, s in found.items() for n,
             v in zip(s.names, s.values, strict=True)]
     said = [f"{m}: {' and '.join(f'{times * v:.4g}' for v in s.value)}{unit} between the lowest "

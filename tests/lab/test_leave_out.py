@@ -179,11 +179,11 @@ def test_excess_by_hand() -> None:
     assert found["luf"] == pytest.approx(0.3) and found["flips"].mean == pytest.approx(4)
     se = (4 / 3 + 1 / 3) ** 0.5
     df = (5 / 3) ** 2 / ((4 / 3) ** 2 / 2 + (1 / 3) ** 2 / 2)
-    assert int(df) == 2 and found["flips"].high == pytest.approx(4 + 4.3027 * se)
+    assert int(df) == 2 and found["flips"].high == pytest.approx(4 + 4.302653 * se)
     paired = excess(one | {"seeds": [1, 2, 3]}, other)
     assert paired["luf"] == found["luf"] and (paired["flips"].mean,
                                               paired["flips"].sd) == pytest.approx((4, 1))
-    assert paired["flips"].low == pytest.approx(4 - 4.3027 / 3**0.5)
+    assert paired["flips"].low == pytest.approx(4 - 4.302653 / 3**0.5)
     for seeds in ([0, 0], [1, 2]):
         same = excess({"flips": [2, 2], "luf": 0.1, "seeds": [0, 0]},
                       {"flips": [2, 2], "luf": 0.1, "seeds": seeds})
