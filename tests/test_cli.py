@@ -162,7 +162,7 @@ def test_interrupted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("course_lib.recipes.run", interrupt)
+    monkeypatch.setattr("course_lib.lab.sweep.run", interrupt)
     code, out, err = call(capsys, "train", "tiny/first")
     assert code == 130 and out == "" and "goes on from there" in err
 

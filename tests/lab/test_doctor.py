@@ -11,7 +11,7 @@ import pytest
 from course_lib import colab, data
 from course_lib.__main__ import main
 from course_lib.lab import doctor
-from course_lib.lab.doctor import Finding, examine, table
+from course_lib.lab.doctor import Finding, checkup, text
 from course_lib.models import build
 from course_lib.zoo import publish
 from tests.helpers import THREE, report
@@ -35,12 +35,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(what: str) -> Finding:
-    return next(f for f in examine() if f.what == what)
+    return next(f for f in checkup() if f.what == what)
 
 
 def test_a_healthy_course_has_nothing_bad(root: Path) -> None:
     before = sorted(root.rglob("*"))
-    findings = {f.what: f for f in examine()}
+    findings = {f.what: f for f in checkup()}
     assert {f.state for f in findings.values()} <= {"ok",
                                                     "warn"} and sorted(root.rglob("*")) == before
     assert {"Python", "torch", "embedded fashion-mnist", "stored models", "allocator", "C++ kernel",
@@ -107,7 +107,7 @@ def test_models_that_a_release_names_need_not_be_here(root: Path,
     (root / "cache/models" / sha256).write_bytes(raw)
     assert found(
         "stored models").found == "2 files, every hash right" and "models not bundled" not in {
-            f.what for f in examine()}
+            f.what for f in checkup()}
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_the_shell_shows_it_and_fails_when_something_is_bad(root: Path,
 
 
 def test_table() -> None:
-    shown = str(table([Finding("disk", "ok", "much"), Finding("models", "bad", "damaged", "mend")]))
+    shown = text([Finding("disk", "ok", "much"), Finding("models", "bad", "damaged", "mend")])
     assert shown.splitlines() == ["what    state  found    do", "disk    ok     much",
                                   "models  bad    damaged  mend", "1 bad, 0 to note"]
-    assert str(table([Finding("disk", "ok", "much")])).endswith("All is well.")
+    assert text([Finding("disk", "ok", "much")]).endswith("All is well.")

@@ -30,8 +30,8 @@ NAME, MODELS = "tiny/first", Path(__file__).parents[2] / "serialized_models"
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two seeds of a tiny recipe, with a report on their 12 test images; batches of five."""
     with_tiny_recipes(monkeypatch)
-    examination._split.cache_clear()
-    examination._model.cache_clear()
+    examination._images.cache_clear()
+    examination.stored_model.cache_clear()
     monkeypatch.setattr(examination, "BATCH", 5)
     for seed in (0, 1):
         record = {"recipe": NAME, "seed": seed,
@@ -56,7 +56,7 @@ def call(models: Path, **words: Any) -> list[dict[str, Any]]:
 
 
 def batch_files(models: Path) -> list[Path]:
-    return sorted((models.parent / "runs").rglob("*.json"))
+    return sorted((models.parent / "runs").rglob("*.safetensors"))
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> list[int]:
@@ -145,26 +145,26 @@ def test_killed_and_called_again(tmp_path: Path) -> None:
     killed = subprocess.Popen([sys.executable, "-m", "course_lib", *words, "--jobs", "1"],
                               start_new_session=True,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (finished := sorted(out.rglob("*.json"))):
+    while not (finished := sorted(out.rglob("*.safetensors"))):
         assert killed.poll() is None, "it ended before its first batch"
         time.sleep(0.001)
     os.killpg(killed.pid, signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
-    finished = sorted(out.rglob("*.json"))
+    finished = sorted(out.rglob("*.safetensors"))
     if len(finished) == 4:
         pytest.skip("it was quicker than the signal")
     before = [(f.read_bytes(), f.stat().st_mtime_ns) for f in finished]
     rows = examine_stored([name], attacks=["cw20"], per_class=200, seeds=1, jobs=1, out=out,
                           models=models, progress=False)
     assert [(f.read_bytes(), f.stat().st_mtime_ns)
-            for f in finished] == before and len(list(out.rglob("*.json"))) == 4
+            for f in finished] == before and len(list(out.rglob("*.safetensors"))) == 4
     undisturbed = evaluate(load_model(name, root=MODELS), load("fashion-mnist").test.per_class(200),
                            ATTACKS["cw20"], name="cw20",
                            progress=False).to_json()
     assert rows[0]["rob"] == undisturbed["rob"] and rows[0]["nat"] == undisturbed["nat"]
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "of another batch", "no object"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "of another batch"])
 def test_a_damaged_batch_is_done_anew(damage: str, models: Path,
                                       monkeypatch: pytest.MonkeyPatch) -> None:
     record = load_record(NAME, root=models)
@@ -173,14 +173,11 @@ def test_a_damaged_batch_is_done_anew(damage: str, models: Path,
     publish(NAME, 0, load_model(NAME, root=models), record, models)
     file, other, _ = batch_files(models)
     raw = file.read_bytes()
-    flipped = raw.replace(b"[[0, ", b"[[1, ") if b"[[0, " in raw else raw.replace(b"[[", b"[[2, ",
-        1)
-    kinds = {"flipped": flipped, "cut": raw[:-9], "empty": b"",
-             "of another batch": other.read_bytes(), "no object": b"[1]"}
+    kinds = {"flipped": raw[:-1] + bytes([raw[-1] ^ 1]), "cut": raw[:-9], "empty": b"",
+             "of another batch": other.read_bytes()}
     file.write_bytes(kinds[damage])
-    assert file.read_bytes() != raw
     calls = counted(monkeypatch)
-    assert call(models, seeds=1) == first and calls == [0] and file.read_bytes() == raw
+    assert call(models, seeds=1) == first and len(calls) == 1 and file.read_bytes() == raw
 
 
 def test_other_weights_are_examined_anew(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +218,7 @@ def test_two_processes_and_a_bar(models: Path, monkeypatch: pytest.MonkeyPatch,
     """The workers do not know this process's patches and tiny recipes: so a recipe that everybody
     knows, on the embedded images."""
     monkeypatch.setattr(examination, "BATCH", 500)
-    made = {"model": "lenet5", "classes": list(examination._split("fashion-mnist", "", None,
+    made = {"model": "lenet5", "classes": list(examination._images("fashion-mnist", "", None,
         None).classes)}
     publish("exp1/natural", 0, network_of(RECIPES["exp1/natural"]),
             {"made_from": made, "reports": []}, models)
@@ -240,7 +237,7 @@ def test_two_processes_and_a_bar(models: Path, monkeypatch: pytest.MonkeyPatch,
         (["tiny/second"], {}, "No model whose weights are stored matches tiny/second"),
         ([NAME], {"attacks": ["fgsm"]}, "Unknown attack 'fgsm'"),
         ([NAME], {"eps": 8.0}, "For 8 grey levels"),
-        ([NAME], {"per_class": 0}, "n is 0"),
+        ([NAME], {"per_class": 0}, "per-class is 0"),
         ([NAME], {"jobs": 0}, "jobs is 0"),
         ([NAME], {"out": "models/manifest.json"}, "Cannot write"),
     ],
@@ -257,8 +254,8 @@ def test_bad_words(patterns: list[str], words: dict[str, Any], say: str, models:
 
 
 def test_models_are_examined_on_the_gpu(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    examination._model.cache_clear()
+    examination.stored_model.cache_clear()
     monkeypatch.setattr(examination, "device", lambda: torch.device("meta"))
-    found = examination._model(NAME, 0, "", models)
-    examination._model.cache_clear()
+    found = examination.stored_model(NAME, 0, "", models)
+    examination.stored_model.cache_clear()
     assert {p.device.type for p in found.parameters()} == {"meta"}

@@ -3,6 +3,7 @@ no kill spoils."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from course_lib.data import batches
 from course_lib.errors import CourseError
 from course_lib.lab import leave_out as room
-from course_lib.lab.leave_out import DESIGNS, Task, excess, leave_out, load_luf, named, publish_luf, read, tasks_of, train_without
+from course_lib.lab.leave_out import DESIGNS, Retraining, excess, leave_out, load_luf, named, publish_luf, retrainings, train
 from course_lib.recipes import RECIPES
 from tests.helpers import same_weights, seeded, with_tiny_recipes
 
@@ -24,7 +25,6 @@ NAME = "tiny/first"
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     with_tiny_recipes(monkeypatch)
     room._data.cache_clear()
-    room._digest.cache_clear()
 
 
 def go(place: Path, **words: Any) -> dict[str, dict[str, Any]]:
@@ -73,15 +73,13 @@ def test_when_nothing_is_left_out_of_the_pair_nothing_changes(name: str, tmp_pat
         monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the controls: LUF of a training against itself is 0 to the bit, not nearly."""
     words: dict[str, Any] = {"limit": 200, "epochs": 1} if name.startswith("luf") else {}
-    base = Task(name, **words)
-    monkeypatch.setattr(room, "tasks_of", lambda base, design, n: [base])
+    base = Retraining(name, **words)
+    monkeypatch.setattr(room, "retrainings", lambda base, design, n: [base])
     (record,) = leave_out([name], designs=["paired"], out=tmp_path, models=tmp_path, jobs=1,
                           progress=False, **words)
     assert (record["luf"], record["luf_t"], record["luf_l"], record["flips"]) == (0.0, 0.0, 0.0,
         [0])
-    first = base.file(tmp_path).read_bytes()
-    train_without(base, tmp_path)
-    assert base.file(tmp_path).read_bytes() == first
+    assert torch.equal(base.task(tmp_path).stored(), train(base))
 
 
 def test_before_the_left_out_examples_batch_the_pair_is_one_training() -> None:
@@ -90,7 +88,7 @@ def test_before_the_left_out_examples_batch_the_pair_is_one_training() -> None:
     from course_lib.training import fit
 
     recipe = RECIPES["luf/fashion-mnist-robust"]
-    train = Task("luf/fashion-mnist-robust", limit=500).data.train
+    train = Retraining("luf/fashion-mnist-robust", limit=500).data.train
     hidden = int(torch.randperm(len(train), generator=seeded(9))[0])
     both = {}
     for split in (train, train.masked(hidden)):
@@ -114,32 +112,25 @@ def test_stopped_and_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     calls = counted(monkeypatch, stop=6)
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path)
-    assert not named(tmp_path / "models")
+    assert set(named(tmp_path / "models")[NAME]) == {"paired"}, "which was complete"
     assert go(tmp_path) == want and len(calls) == 6 + 13 - 5  # the sixth was not finished
     go(tmp_path)
     assert len(calls) == 14
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "of another training",
-                                    "of another recipe"])
-def test_a_damaged_file_is_trained_anew(damage: str, tmp_path: Path,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_trained_anew_and_so_is_another_recipe(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     want = go(tmp_path, designs=["paired"])
-    base = Task(NAME)
-    one, two = tasks_of(base, "paired", 4)[:2]
-    raw = one.file(tmp_path / "runs").read_bytes()
-    head, _, body = raw.partition(b"\n")
-    told = json.loads(head)
-    told["made"]["digest"] = "0" * 12
-    kinds = {"flipped": raw[:-1] + bytes([raw[-1] ^ 1]), "cut": raw[:-2], "empty": b"",
-             "of another training": two.file(
-        tmp_path / "runs").read_bytes(), "of another recipe": json.dumps(told).encode() + b"\n"
-             + body}
-    one.file(tmp_path / "runs").write_bytes(kinds[damage])
-    assert read(one, tmp_path / "runs") is None and read(two, tmp_path / "runs") is not None
+    one = retrainings(Retraining(NAME), "paired", 4)[0]
+    (file,) = one.task(tmp_path / "runs").stored.args  # type: ignore[attr-defined]
+    raw = file.read_bytes()
+    file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
     calls = counted(monkeypatch)
     assert go(tmp_path, designs=["paired"]) == want and calls == [(0, one.hidden)]
-    assert one.file(tmp_path / "runs").read_bytes() == raw
+    assert file.read_bytes() == raw
+    monkeypatch.setitem(RECIPES, NAME, dataclasses.replace(RECIPES[NAME], epochs=1))
+    go(tmp_path, designs=["paired"])
+    assert len(calls) == 1 + 5
 
 
 def test_records_are_stored_and_verified(tmp_path: Path) -> None:

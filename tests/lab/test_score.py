@@ -34,8 +34,8 @@ SEARCHES = {k: Search(k, PGD(steps=2), 0.02, 0.1, 0.01, batch=5) for k in ESTIMA
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with_tiny_recipes(monkeypatch)
-    examination._split.cache_clear()
-    examination._model.cache_clear()
+    examination._images.cache_clear()
+    examination.stored_model.cache_clear()
     monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255), ("pgd20", 4 / 255)), SEARCHES))
     made = {"model": "lenet5", "classes": ["cat", "dog", "frog"]}
     for seed in (0, 1):

@@ -7,7 +7,8 @@ import torch
 
 from course_lib.errors import CourseError
 from course_lib.lab import sweep as room
-from course_lib.lab.sweep import sweep, tasks, waves
+from course_lib.lab.jobs import waves
+from course_lib.lab.sweep import chosen, sweep, training
 from course_lib.recipes import RECIPES
 from course_lib.zoo import drop_weights, list_models, load_model, load_record
 from tests.helpers import same_weights, with_tiny_recipes
@@ -53,25 +54,29 @@ def go(tmp_path: Path, *patterns: str, **words: Any) -> list[dict[str, Any]]:
     ],
 )
 def test_patterns(patterns: list[str], found: set[str]) -> None:
-    chosen = tasks(patterns)
-    assert {n for n, _ in chosen} == found and len(set(chosen)) == len(chosen) == sum(
+    pairs = chosen(patterns)
+    assert {n for n, _ in pairs} == found and len(set(pairs)) == len(pairs) == sum(
         RECIPES[n].seeds for n in found)
-    assert [s for _, s in chosen] == sorted(s for _, s in chosen), ("seed by seed: all recipes "
+    assert [s for _, s in pairs] == sorted(s for _, s in pairs), ("seed by seed: all recipes "
                                                                     "soon have one model")
-    assert {s for _, s in tasks(patterns, 1)} == {0}
+    assert {s for _, s in chosen(patterns, 1)} == {0}
 
 
 @pytest.mark.parametrize("patterns", [["tony"], ["exp"], []])
 def test_a_pattern_that_matches_nothing(patterns: list[str]) -> None:
     with pytest.raises(CourseError, match="No recipe matches.*exp1/natural"):
-        tasks(patterns)
+        chosen(patterns)
 
 
-def test_hot_starts_come_first() -> None:
-    assert [sorted(w) for w in waves(tasks(["tiny"]))] == [ALL[:2], ALL[2:]]
-    assert waves([("tiny/first", 0), ("tiny/second", 1)]) == [[("tiny/first", 0),
-        ("tiny/second", 1)]], "another seed's"
-    assert waves([("tiny/second", 0)]) == [[("tiny/second", 0)]] and waves([]) == []
+def test_hot_starts_come_first(tmp_path: Path) -> None:
+    def order(*pairs: tuple[str, int]) -> list[list[str]]:
+        tasks = [training(*pair, models=tmp_path) for pair in pairs]
+        return [[task.name for task in wave] for wave in waves(tasks)]
+
+    names = [f"{name}, seed {seed}" for name, seed in ALL]
+    assert order(*reversed(ALL)) == [names[1::-1], names[:1:-1]]
+    assert order(ALL[0], ALL[3]) == [[names[0], names[3]]], "another seed's"
+    assert order(ALL[2]) == [[names[2]]] and order() == []
 
 
 def test_a_sweep_trains_stores_and_then_skips(tmp_path: Path,
