@@ -13,7 +13,6 @@ from course_lib.data import LOADERS, load
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report, Spread
-from course_lib.lab.sweep import waves
 from course_lib.methods import METHODS
 from course_lib.models import MODELS
 from course_lib.recipes import CHOSEN, RECIPES, TRANSFORMS, Copies, digest, finished, run, stored_name, up_to_date
@@ -193,8 +192,6 @@ def test_static_copies_are_made_once_from_another_recipes_model_and_join_the_cle
                                  seeds=1)
     monkeypatch.setitem(RECIPES, "tiny/static", static)
     assert digest(static) != digest(RECIPES["tiny/first"]) and static.needs == {"tiny/first"}
-    assert waves([("tiny/static", 0), ("tiny/first", 0)]) == [[("tiny/first", 0)],
-        [("tiny/static", 0)]]
     with pytest.raises(CourseError, match="makes copies that fool tiny/first, seed 0, which is not "
                        "in .*Train that first"):
         run("tiny/static", 0, tmp_path / "runs", models=tmp_path, progress=False)

@@ -5,7 +5,6 @@ Only a "bad" finding stops the course: a damaged file, a missing package, a full
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
@@ -95,47 +94,43 @@ def embedded_data() -> Iterator[Finding]:
     """Every file of the embedded data against the hash in its contents.json."""
     for folder in sorted(p for p in data.EMBEDDED.iterdir() if p.is_dir()):
         what = f"embedded {folder.name}"
-        if not (folder / "contents.json").is_file():  # its loader knows the hashes and checks them
+        if (folder / "contents.json").is_file():
+            _, hashes = data.contents(folder)
+            yield _hashed(what, [{"file": Path(name).name, "sha256": sha256} for name, sha256 in
+                                 hashes.items()], folder, "Reinstall the course (or: git checkout "
+                          "course_lib).")
+        else:  # its loader knows the hashes and checks them
             data.load(folder.name)
             yield Finding(what, "ok", "read, and what was read is right")
-            continue
-        _, hashes = data.contents(folder)
-        bad = [n for n, sha256 in hashes.items() if _sha256(folder / Path(n).name) != sha256]
-        yield (Finding(what, "ok", f"{len(hashes)} files, every hash right") if not bad else
-               Finding(what, "bad", f"damaged or missing: {', '.join(bad)}",
-                       "Reinstall the course (or: git checkout course_lib)."))
-
-
-def _sha256(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return ""
 
 
 def models() -> Iterator[Finding]:
     """Every file that the manifest names; those in release.json may be absent."""
     named = [f for seeds in manifest().values() for entry in seeds.values() for f in entry.values()]
-    away, bad, absent = released(), [], 0
-    for file in named:
-        path = inside(models_dir(), file.get("file"))
-        if path is not None and not os.path.isfile(path) and str(file.get("sha256")) in away:
-            absent += fetch.kept(str(file["sha256"])) is None
-            continue
-        try:
-            verified(file)
-        except CourseError:
-            bad.append(str(file.get("file")))
-    if bad:
-        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-        yield Finding("stored models", "bad", f"damaged or missing: {', '.join(bad[:5])}{more}",
-                      "git checkout serialized_models, or make models.")
-    else:
-        more = f", {absent} not here" if absent else ""
-        yield Finding("stored models", "ok", f"{len(named)} files, every hash right{more}")
+    away, root = released(), models_dir()
+    elsewhere = [f for f in named if str(f.get("sha256")) in away
+                 and (path := inside(root, f.get("file"))) and not os.path.isfile(path)]
+    absent = sum(fetch.kept(str(f["sha256"])) is None for f in elsewhere)
+    yield _hashed("stored models", named, root, "git checkout serialized_models, or make models.",
+                  elsewhere, f", {absent} not here" if absent else "")
     if absent:
         yield Finding("models not bundled", "warn", f"{absent} files",
                       "load_model downloads them; else see serialized_models/README.md.")
+
+
+def _hashed(what: str, named: Sequence[dict[str, Any]], root: Path, do: str,
+            skip: Sequence[dict[str, Any]] = (), more: str = "") -> Finding:
+    """Whether the named files have the hashes that stand beside their names."""
+    bad = []
+    for file in (f for f in named if f not in skip):
+        try:
+            verified(file, root)
+        except CourseError:
+            bad.append(str(file.get("file")))
+    if not bad:
+        return Finding(what, "ok", f"{len(named)} files, every hash right{more}")
+    rest = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+    return Finding(what, "bad", f"damaged or missing: {', '.join(bad[:5])}{rest}", do)
 
 
 def allocator() -> Iterator[Finding]:

@@ -110,9 +110,10 @@ def _outcomes(tasks: Sequence[Task]) -> Iterator[tuple[str, Any, str]]:
             yield task.name, result, ""
     for wave in waves(missing):
         for task in [t for t in wave if t.needs & failed]:
+            reason = f"not started, because {', '.join(sorted(task.needs & failed))} failed"
             wave.remove(task)
             failed.add(task.name)
-            yield task.name, None, f"not started, because {', '.join(task.needs)} failed"
+            yield task.name, None, reason
         for outcome in joblib.Parallel(return_as="generator_unordered", batch_size=1)(
                 joblib.delayed(_attempt)(task) for task in wave):
             if outcome[2]:
