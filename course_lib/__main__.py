@@ -73,8 +73,8 @@ COMMANDS = {  # what each does, and its options
               "processors", "--limit --epochs --data --mirror recipe --seed --out"),
     "evaluate": ("put a stored model through an attack on the test set",
                  "recipe --seed --attack --eps --per-class --models"),
-    "sweep": ("train many recipes at once; what is stored and verifies is skipped",
-              "--limit --epochs --data --mirror --scheduler --models patterns --jobs --seeds --out"),
+    "sweep": ("train many recipes at once; what is stored and verifies is skipped", "--limit "
+              "--epochs --data --mirror --scheduler --models patterns --jobs --seeds --out"),
     "examine": ("put many stored models through attacks and add the reports to their records; the "
                 "same command again goes on",
                 "--attack --eps --per-class --models patterns --jobs --seeds --out"),

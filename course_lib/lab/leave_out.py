@@ -1,7 +1,7 @@
 """LUF: train again and again with one example left out: python -m course_lib luf.
 
-Retraining alone changes predictions, so the effect of one example must be separated from noise. Each
-design compares a base model (seed 0, nothing left out) with trainings that differ from it in this:
+Retraining alone changes predictions, so the effect of one example must be separated from noise.
+Each design compares a base model (seed 0, nothing left out) with trainings that differ from it in:
 
     paired    one example left out; same first weights, same order of all others, same draws
     seeds     another seed, nothing left out: the control

@@ -1,8 +1,8 @@
 """Put the unfairness scores of stored models into their records: python -m course_lib score.
 
 CAU and CRU_s come from a model's stored reports, which are made where they are missing. CRU_eps
-comes from least budgets, found by bisection and by the paper's increments, batch by batch. EOU comes
-from each group's confidences. The weights stay as they are.
+comes from least budgets, found by bisection and by the paper's increments, batch by batch. EOU
+comes from each group's confidences. The weights stay as they are.
 """
 
 from __future__ import annotations
@@ -97,15 +97,20 @@ def score_stored(patterns: Sequence[str], *, seeds: int | None = None, per_class
         examine.examine_stored(names, attacks=[attack], eps=eps, seeds=seeds, out=out,
                                models=models, root=root, **running)
     for kind in ESTIMATORS:
-        cases = [LeastCase(*model, f"least-eps-{kind}", plan.searches[kind],
-                           plan.per_class if per_class is None else whole(per_class, "per_class", 1),
-                           models, root)
-                 for model in stored for plan in [plans[model[0]]] if kind in plan.searches]
+        cases = []
+        for model in (m for m in stored if kind in plans[m[0]].searches):
+            plan = plans[model[0]]
+            count = plan.per_class if per_class is None else whole(per_class, "per_class", 1)
+            cases.append(LeastCase(*model, f"least-eps-{kind}", plan.searches[kind], count, models,
+                                   root))
         examine.examine_all(cases, out, title=f"least-eps, {kind}", **running)
     for model in stored:
         case = Case(*model, "", None, None, models, root)
-        add_scores(case.name, case.seed, [*_from_reports(case), *_from_copies(case),
-                                          *_from_groups(case)], case.weights, models)
+        rows = [*_from_reports(case), *_from_copies(case)]
+        if groups := plans[case.name].groups:
+            confidence = confidences(case.model, case.split)
+            rows += [eou_row(confidence, case.split, g, names) for g, names in groups.items()]
+        add_scores(case.name, case.seed, rows, case.weights, models)
     return [{"recipe": name, "seed": seed, **row} for name, seed, _ in stored
             for row in load_scores(name, seed=seed, root=models)]
 
@@ -184,13 +189,13 @@ def _from_copies(case: Case) -> list[Row]:
     if copies is None:
         return []
     source = entry(copies.of, case.seed, case.models)["weights"]["sha256"]
-    fooled = examine.stored_model(copies.of, case.seed, source, case.models)
     stored, rows = load_scores(case.name, seed=case.seed, root=case.models), list[Row]()
     for _, eps in plan_of(case.name).budgets:
         key = {"score": "static", "attack": copies.of, "eps": eps, "source": source}
         if same := [row for row in stored if key.items() <= row.items()]:
             rows += same
             continue
+        fooled = examine.stored_model(copies.of, case.seed, source, case.models)
         report = evaluate(case.model, case.split, _transferred(copies.attack.at(eps), fooled),
                           early=False, count_clean=False, progress=False)
         rows.append({**key, "counts": list(report.nat.counts), "accuracy": 1 - report.rob.mean,
@@ -202,12 +207,6 @@ def _from_copies(case: Case) -> list[Row]:
 def _transferred(attack: PGD, fooled: nn.Module) -> Any:
     """The attack, on another model than the one that is evaluated."""
     return lambda model, x, y, *, generator: attack(fooled, x, y, generator=generator)
-
-
-def _from_groups(case: Case) -> list[Row]:
-    groups = plan_of(case.name).groups
-    confidence = confidences(case.model, case.split) if groups else Tensor()
-    return [eou_row(confidence, case.split, group, names) for group, names in groups.items()]
 
 
 def confidences(model: nn.Module, split: Split) -> Tensor:
