@@ -160,8 +160,8 @@ def do_luf(**options: Any) -> Shown:
 def do_results(models: Path, markdown: bool) -> Shown:
     from course_lib.results import rows, table
 
-    found = rows(models)
-    return found, table(found, markdown)
+    reports = rows(models)
+    return reports, table(reports, markdown)
 
 
 def do_doctor() -> Shown:

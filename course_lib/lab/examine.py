@@ -51,13 +51,13 @@ def models_with_weights(patterns: Sequence[str], seeds: int | None,
     """(recipe, seed, sha256 of its weights) of the stored models that match, seed by seed."""
     stored = manifest(models)
     limit = float("inf") if seeds is None else whole(seeds, "seeds", 1)
-    found = [(name, int(seed), str(files["weights"]["sha256"]))
-             for name in matching(stored, patterns) for seed, files in stored[name].items()
-             if "weights" in files and int(seed) < limit]
-    if not found:
+    matches = [(name, int(seed), str(files["weights"]["sha256"]))
+               for name in matching(stored, patterns) for seed, files in stored[name].items()
+               if "weights" in files and int(seed) < limit]
+    if not matches:
         raise CourseError(f"No model whose weights are stored matches {', '.join(patterns)}. There "
                           f"is: {', '.join(stored)}.")
-    return sorted(found, key=lambda model: model[1])
+    return sorted(matches, key=lambda model: model[1])
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class Case:
         rows = [r for r in report_rows(record, self.name) if r.get("counts") == counts]
         return chosen(rows, self.attack, self.examiner.eps)
 
-    def publish(self, found: Tensor) -> None:
+    def publish(self, results: Tensor) -> None:
         """Put the report, which the verdicts on all images give, into the record."""
-        report = tally(found, self.split.classes, self.attack, self.examiner.eps)
+        report = tally(results, self.split.classes, self.attack, self.examiner.eps)
         add_reports(self.name, self.seed, [report], self.weights, self.models)
 
 
@@ -112,8 +112,8 @@ def examine_all(cases: Sequence[Case], out: Path | str, *, title: str, **running
         made_from = [case.weights, repr(case.examiner), case.split.digest(), len(case.batches[0])]
         groups[case] = [piece(f"{label}, batch {i}", made_from, functools.partial(case.judge, i),
                               Path(out).absolute()) for i in range(len(case.batches))]
-    run_all(groups, lambda case, found: case.publish(torch.cat(found, 1)), desc=title, unit="batch",
-            **running)
+    run_all(groups, lambda case, results: case.publish(torch.cat(results, 1)), desc=title,
+            unit="batch", **running)
 
 
 def examined_images(name: str, per_class: int | None, root: Path | None = None) -> Split:

@@ -13,6 +13,7 @@ import json
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -114,11 +115,15 @@ def _outcomes(tasks: Sequence[Task]) -> Iterator[tuple[str, Any, str]]:
             wave.remove(task)
             failed.add(task.name)
             yield task.name, None, reason
-        for outcome in joblib.Parallel(return_as="generator_unordered", batch_size=1)(
-                joblib.delayed(_attempt)(task) for task in wave):
-            if outcome[2]:
-                failed.add(outcome[0])
-            yield outcome
+        calls = [joblib.delayed(_attempt)(task) for task in wave]
+        try:
+            for outcome in joblib.Parallel(return_as="generator_unordered", batch_size=1)(calls):
+                if outcome[2]:
+                    failed.add(outcome[0])
+                yield outcome
+        except BrokenProcessPool:
+            raise CourseError("A worker process was killed, perhaps for lack of memory. Finished "
+                              "tasks are stored; go on with fewer jobs.") from None
 
 
 def _attempt(task: Task) -> tuple[str, Any, str]:

@@ -61,8 +61,8 @@ def leave_out(patterns: Sequence[str], *, left_out: int = 100, designs: Sequence
     plan = {(base, design): [base, *retrainings(base, design, left_out)] for base in bases
             for design in designs}
 
-    def store(group: tuple[Retraining, str], found: list[Tensor]) -> dict[str, Any]:
-        record = record_of(group[1], plan[group], found)
+    def store(group: tuple[Retraining, str], results: list[Tensor]) -> dict[str, Any]:
+        record = record_of(group[1], plan[group], results)
         if not publish_luf(record, models):
             tqdm.write(f"{record['recipe']}, {record['design']}: a record of more trainings is "
                        "stored; it stays.", file=sys.stderr)
@@ -136,10 +136,10 @@ def probabilities(model: nn.Module, split: Split) -> Tensor:
 
 
 def record_of(design: str, trainings: Sequence[Retraining],
-              found: Sequence[Tensor]) -> dict[str, Any]:
+              results: Sequence[Tensor]) -> dict[str, Any]:
     """LUF, LUF_t, LUF_l and the flips of one design; its base and its probabilities come first."""
     base, *others = trainings
-    complete, *without = [p.float() for p in found]
+    complete, *without = [p.float() for p in results]
     score, y = luf(complete, torch.stack(without)), base.data.test.y
     right = [float((p.argmax(1) == y).double().mean()) for p in (complete, *without)]
     recipe = RECIPES[base.recipe]

@@ -132,14 +132,14 @@ class LeastCase(Case):
         wanted = (repr(self.examiner), torch.bincount(self.split.y).tolist())
         return next((r for r in rows if (r.get("told"), r.get("counts")) == wanted), None)
 
-    def publish(self, found: Tensor) -> None:
-        row = least_row(found, self.examiner, self.split.classes)
+    def publish(self, results: Tensor) -> None:
+        row = least_row(results, self.examiner, self.split.classes)
         add_scores(self.name, self.seed, [row], self.weights, self.models)
 
 
-def least_row(found: Tensor, search: Search, classes: tuple[str, ...]) -> Row:
+def least_row(results: Tensor, search: Search, classes: tuple[str, ...]) -> Row:
     """CRU_eps, from what LeastCase found on all batches."""
-    y, eps, censored, cost = found[0].long(), found[1], found[2].bool(), found[3]
+    y, eps, censored, cost = results[0].long(), results[1], results[2].bool(), results[3]
     least, n = scores.LeastEps(eps, censored, round(float(cost.sum()))), len(classes)
     return {"score": "CRU_eps", "estimator": search.estimator, "told": repr(search),
             "cap": search.cap, "tolerance": search.tolerance, "increment": search.step,

@@ -153,18 +153,6 @@ def test_killed_and_called_again(tmp_path: Path) -> None:
     assert row["rob"] == want["rob"] and row["nat"] == want["nat"]
 
 
-def test_a_damaged_batch_is_done_anew(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = load_record(NAME, root=models)
-    first = call(models, seeds=1)
-    # the record loses the report, the batches stay
-    publish(NAME, 0, load_model(NAME, root=models), record, models)
-    file = pieces(models.parent / "runs")[0]
-    raw = file.read_bytes()
-    file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-    calls = counted(monkeypatch)
-    assert call(models, seeds=1) == first and len(calls) == 1 and file.read_bytes() == raw
-
-
 def test_other_weights_and_other_batches_are_examined_anew(
         models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call(models, seeds=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ def work(name: str, error: Exception | None = None) -> str:
     return name.upper()
 
 
-def task(name: str, error: Exception | None = None, needs: set[str] = frozenset(),  # type: ignore[assignment]
+def task(name: str, error: Exception | None = None, needs: str = "",
          stored: str | None = None) -> Task:
-    return Task(name, partial(work, name, error), lambda: stored, frozenset(needs))
+    return Task(name, partial(work, name, error), lambda: stored, frozenset(needs.split()))
 
 
 def run(groups: dict[str, list[Task]], finish: Any = lambda group, found: (group, *found),
@@ -35,7 +36,7 @@ def run(groups: dict[str, list[Task]], finish: Any = lambda group, found: (group
 
 
 def test_each_task_is_done_once_after_those_it_needs() -> None:
-    one, two, three = task("one", needs={"two"}), task("two"), task("three", stored="there")
+    one, two, three = task("one", needs="two"), task("two"), task("three", stored="there")
     assert run({"a": [one, two], "b": [two, three]}) == [("a", "ONE", "TWO"), ("b", "TWO", "there")]
     assert DONE == ["two", "one"]
     assert run({}) == []
@@ -46,7 +47,7 @@ def test_a_task_that_fails_is_named_and_costs_no_other(jobs: int) -> None:
     finished: list[str] = []
     groups = {"a": [task("bad", CourseError("The disk is full."))],
               "b": [task("bug", ZeroDivisionError("by zero"))],
-              "c": [task("child", needs={"bad"})], "d": [task("grandchild", needs={"child"})],
+              "c": [task("child", needs="bad")], "d": [task("grandchild", needs="child")],
               "e": [task("good")]}
     with pytest.raises(CourseError) as caught:
         run(groups, lambda group, found: finished.append(group), jobs=jobs, backend="threading")
@@ -69,6 +70,12 @@ def test_a_group_that_cannot_be_finished_costs_no_other() -> None:
         run({f"g{i}": [task(f"t{i}")] for i in range(9)}, finish)
     assert finished == ["g8"] and len(DONE) == 9
     assert str(caught.value).splitlines()[4:] == ["g4 is gone", "... and 3 more errors"]
+
+
+def test_a_killed_worker_is_reported_in_plain_words() -> None:
+    dead = Task("dead", partial(os._exit, 3), partial({}.get, "result"))
+    with pytest.raises(CourseError, match="A worker process was killed.*go on with fewer jobs"):
+        run({"a": [dead]}, jobs=2, backend="loky")
 
 
 def test_each_group_is_finished_as_soon_as_it_is_complete() -> None:
