@@ -37,10 +37,10 @@ def seconds(workers: int, left_out: int, limit: int | None) -> tuple[float, list
 
 
 def _warm(limit: int | None) -> int:
-    from course_lib.lab.leave_out import Task
+    from course_lib.lab.leave_out import Retraining
 
-    task = Task(RECIPE, limit=limit)
-    return len(task.data.train) + len(task.made())
+    base = Retraining(RECIPE, limit=limit)
+    return len(base.data.train) + len(base.task(Path()).name)
 
 
 def times(left_out: str = str(LEFT_OUT), training: str = str(TRAINING)) -> dict[str, Any]:

@@ -1,5 +1,9 @@
 """The course from a shell: python -m course_lib
-{list,train,evaluate,sweep,examine,score,luf,results,doctor} [--json]"""
+{list,train,evaluate,sweep,examine,score,luf,results,doctor} [--json]
+
+Each command is a function of its options, which gives rows for --json and the text to show. It
+imports its room itself, so that --help answers at once.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
 
+Shown = tuple[Any, str]
+
 
 def number(text: str) -> float:
     """8/255 or 0.03"""
@@ -21,230 +27,168 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is no number; write 8/255 or 0.0314") from None
 
 
+# what several commands share, and behind "command --option" what one has for itself
+OPTIONS: dict[str, dict[str, Any]] = {
+    "recipe": {},
+    "patterns": {"nargs": "+", "help": "recipes, such as exp1 or exp1/pgd-*"},
+    "--json": {"action": "store_true", "help": "machine-readable output on standard output"},
+    "--limit": {"type": int, "help": "use only so many training examples; never stored under the "
+                "recipe's own name"},
+    "--epochs": {"type": int, "help": "another number of epochs; never stored under the recipe's "
+                 "own name"},
+    "--data": {"type": Path, "dest": "root", "metavar": "DATA",
+               "help": "a folder that holds the data set"},
+    "--mirror": {"type": Path, "help": "a second, slower place for checkpoints, such as a mounted "
+                 "Drive"},
+    "--scheduler": {"help": "the address of a dask scheduler, whose workers then do the work "
+                    "instead"},
+    "--models": {"type": Path, "help": "weights, records and manifest are here (default: "
+                 "serialized_models)"},
+    "--jobs": {"type": int, "default": 2, "help": "processes, one thread each (default: 2)"},
+    "--seed": {"type": int, "default": 0},
+    "--seeds": {"type": int, "help": "the first so many seeds (default: all of them)"},
+    "--out": {"type": Path, "default": Path("runs"),
+              "help": "what is unfinished is kept here (default: runs)"},
+    "--per-class": {"type": int, "help": "only the first so many test images of each class"},
+    "--markdown": {"action": "store_true", "help": "the table as Markdown"},
+    "--left-out": {"type": int, "default": 100,
+                   "help": "how many examples, one after the other (default: 100)"},
+    "--designs": {"nargs": "+", "default": ["paired", "seeds", "unpaired"],
+                  "help": "default: paired seeds unpaired"},
+    "evaluate --attack": {"default": "pgd20"},
+    "evaluate --eps": {"type": number,
+                       "help": "the budget, such as 8/255 (default: the attack's own)"},
+    "examine --attack": {"nargs": "+", "default": ["pgd20", "cw20", "autoattack"],
+                         "dest": "attacks", "metavar": "ATTACK",
+                         "help": "one or more (default: pgd20 cw20 autoattack)"},
+    "examine --eps": {"type": number, "default": 8 / 255, "help": "the budget (default: 8/255)"},
+    "score --per-class": {"type": int, "help": "search least budgets on so many test examples of "
+                          "each class"},
+}
+
+
+COMMANDS = {  # what each does, and its options
+    "list": ("the recipes, and which of their seeds are stored", ""),
+    "train": ("train one recipe; the same command again resumes it; under torchrun on several "
+              "processors", "--limit --epochs --data --mirror recipe --seed --out"),
+    "evaluate": ("put a stored model through an attack on the test set",
+                 "recipe --seed --attack --eps --per-class --models"),
+    "sweep": ("train many recipes at once; what is stored and verifies is skipped", "--limit "
+              "--epochs --data --mirror --scheduler --models patterns --jobs --seeds --out"),
+    "examine": ("put many stored models through attacks and add the reports to their records; the "
+                "same command again goes on",
+                "--attack --eps --per-class --models patterns --jobs --seeds --out"),
+    "score": ("put the unfairness scores of stored models into their records; the same command "
+              "again goes on", "--per-class --data --models patterns --jobs --seeds --out"),
+    "luf": ("train with one example left out, again and again, beside trainings with another seed; "
+            "the same command again goes on", "--limit --epochs --data --scheduler --left-out "
+            "--designs --models patterns --jobs --out"),
+    "results": ("every stored report, or the table of means and spreads", "--models --markdown"),
+    "doctor": ("look at files, hashes, versions, kernel and disk, and say what to do; fails when "
+               "something is bad", ""),
+}
+
+
 def parser() -> argparse.ArgumentParser:
     about = "Robust fairness: train, evaluate and compare the course's models."
     p = argparse.ArgumentParser(prog="python -m course_lib", description=about)
-    sub = p.add_subparsers(dest="command", required=True)
-    commands = {name: sub.add_parser(name, help=about, description=about) for name,
-                about in COMMANDS.items()}
-    for c in commands.values():
-        c.add_argument("--json", action="store_true",
-                       help="machine-readable output on standard output")
-    _training_words(commands)
-    _examining_words(commands)
-    for name in ("sweep", "examine", "score", "luf", "evaluate", "results"):
-        commands[name].add_argument("--models", type=Path, help="weights, records and manifest are "
-                                    "here (default: serialized_models)")
-    for name in ("sweep", "examine", "score", "luf"):
-        c = commands[name]
-        c.add_argument("patterns", nargs="+", help="recipes, such as exp1 or exp1/pgd-*")
-        c.add_argument("--jobs", type=int, default=2,
-                       help="processes, one thread each (default: 2)")
-        if name != "luf":
-            c.add_argument("--seeds", type=int,
-                           help="the first so many seeds (default: all of them)")
-    for name in ("train", "sweep", "examine", "score", "luf"):
-        commands[name].add_argument("--out", type=Path, default=Path("runs"),
-                                    help="what is unfinished is kept here (default: runs)")
-    commands["results"].add_argument("--markdown", action="store_true",
-                                     help="the table as Markdown")
+    commands = p.add_subparsers(dest="command", required=True)
+    for name, (about, options) in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about)
+        for option in ["--json", *options.split()]:
+            command.add_argument(option, **OPTIONS.get(f"{name} {option}", OPTIONS.get(option, {})))
     return p
 
 
-def _training_words(commands: dict[str, argparse.ArgumentParser]) -> None:
-    for name in ("train", "sweep", "luf"):
-        c = commands[name]
-        c.add_argument("--limit", type=int, help="use only so many training examples; never stored "
-                       "under the recipe's own name")
-        c.add_argument("--epochs", type=int,
-                       help="another number of epochs; never stored under the recipe's own name")
-        c.add_argument("--data", type=Path, help="a folder that holds the data set")
-        if name != "luf":
-            c.add_argument("--mirror", type=Path,
-                           help="a second, slower place for checkpoints, such as a mounted Drive")
-    for name in ("train", "evaluate"):
-        commands[name].add_argument("recipe")
-        commands[name].add_argument("--seed", type=int, default=0)
-    for name in ("sweep", "luf"):
-        commands[name].add_argument("--scheduler", help="the address of a dask scheduler, whose "
-                                    "workers then do the work instead")
+def do_list() -> Shown:
+    from course_lib.lab.sweep import list_recipes
 
-
-def _examining_words(commands: dict[str, argparse.ArgumentParser]) -> None:
-    commands["evaluate"].add_argument("--attack", default="pgd20")
-    commands["score"].add_argument("--per-class", type=int,
-                                   help="search least budgets on so many test examples of each "
-                                   "class")
-    commands["score"].add_argument("--data", type=Path, help="a folder that holds the data set")
-    commands["luf"].add_argument("--left-out", type=int, default=100,
-                                 help="how many examples, one after the other (default: 100)")
-    commands["luf"].add_argument("--designs", nargs="+", default=["paired", "seeds", "unpaired"],
-                                 help="default: paired seeds unpaired")
-    commands["examine"].add_argument("--attack", nargs="+", default=["pgd20", "cw20", "autoattack"],
-                                     help="one or more (default: pgd20 cw20 autoattack)")
-    commands["examine"].add_argument("--eps", type=number, default=8 / 255,
-                                     help="the budget (default: 8/255)")
-    commands["evaluate"].add_argument("--eps", type=number,
-                                      help="the budget, such as 8/255 (default: the attack's own)")
-    for name in ("evaluate", "examine"):
-        commands[name].add_argument("--per-class", type=int,
-                                    help="only the first so many test images of each class")
-
-
-def do_list(args: argparse.Namespace) -> tuple[Any, str]:
-    from course_lib import RECIPES, CourseError
-    from course_lib.zoo import manifest
-
-    try:
-        stored = manifest()
-    except CourseError:
-        stored = {}
-    rows: list[dict[str, Any]] = [
-        {"recipe": n, "about": r.about, "epochs": r.epochs, "seeds": r.seeds,
-         "stored": sorted(int(s) for s in stored.get(n, {})),
-         "weights": sorted(int(s) for s, what in stored.get(n, {}).items() if "weights" in what)}
-        for n, r in RECIPES.items()
-    ]
+    rows = list_recipes()
     return rows, "\n".join(f"{r['recipe']:24} {len(r['stored'])} of {r['seeds']} seeds stored, "
-                           f"{len(r['weights'])} with weights   "
-                           f"{r['about']}" for r in rows)
+                           f"{len(r['weights'])} with weights   {r['about']}" for r in rows)
 
 
-def do_train(args: argparse.Namespace) -> tuple[Any, str]:
-    from course_lib.lab.publish import publish
-    from course_lib.lab.torchrun import joined
-    from course_lib.recipes import finished, run, stored_name
+def do_train(out: Path, **options: Any) -> Shown:
+    from course_lib.lab.sweep import train
 
-    label = stored_name(args.recipe, args.limit, args.epochs)
-    words = {"limit": args.limit, "epochs": args.epochs, "mirror": args.mirror, "root": args.data}
-    with joined() as group:  # of one process without torchrun
-        record = group.from_first(finished(label, args.seed, args.out))
-        if record is None:
-            trained, record = run(args.recipe, args.seed, args.out, progress=group.first, **words)
-            if group.first:
-                publish(label, args.seed, trained.model, record, args.out)
-    if not group.first:
+    if (record := train(out=out, **options)) is None:
         return None, ""
     errors = ", ".join(f"{kind} {max(record['validation'][kind]):.1%}" for kind in ("nat", "rob"))
-    return (record, f"finished: {label}, seed {args.seed}, in {args.out}; worst-class errors on "
-            f"validation data: {errors}")
+    return record, (f"finished: {record['recipe']}, seed {record['seed']}, in {out}; worst-class "
+                    f"errors on validation data: {errors}")
 
 
-def do_sweep(args: argparse.Namespace) -> tuple[Any, str]:
+def do_evaluate(**options: Any) -> Shown:
+    from course_lib.lab.examine import evaluate_stored
+
+    row, conditions = evaluate_stored(**options)
+    errors = zip(row["classes"], row["nat"], row["rob"], strict=True)
+    return row, "\n".join([f"errors on {conditions}", *(
+        f"{c:14} standard {n:6.1%}   robust {r:6.1%}" for c, n, r in errors)])
+
+
+def do_sweep(**options: Any) -> Shown:
     from course_lib.lab.sweep import sweep
-    from course_lib.zoo import models_dir
 
-    where = {} if args.scheduler is None else {"backend": "dask", "scheduler": args.scheduler}
-    records = sweep(args.patterns, out=args.out, models=args.models or models_dir(),
-                    seeds=args.seeds, jobs=args.jobs, **where,
-                    limit=args.limit, epochs=args.epochs, mirror=args.mirror, root=args.data)
-    return [{"recipe": r["recipe"], "seed": r["seed"], "seconds": r["seconds"]}
-            for r in records], f"{len(records)} models are there"
+    rows = [{k: record[k] for k in ("recipe", "seed", "seconds")} for record in sweep(**options)]
+    return rows, f"{len(rows)} models are there"
 
 
-def do_evaluate(args: argparse.Namespace) -> tuple[Any, str]:
-    from course_lib import load, load_model
-    from course_lib.errors import pick, whole
-    from course_lib.evaluation import evaluate, named, reaches
-    from course_lib.experiments import RECIPES
-    from course_lib.machine import device
-    from course_lib.recipes import TRANSFORMS
-    from course_lib.zoo import budget
-
-    attack = named(args.attack, args.eps)
-    model = load_model(args.recipe, seed=whole(args.seed, "seed", 0), root=args.models).to(device())
-    recipe = pick(RECIPES, args.recipe.partition("@")[0], "recipe")
-    test = TRANSFORMS[recipe.transform](load(recipe.dataset)).test
-    test = test if args.per_class is None else test.per_class(whole(args.per_class, "per-class", 1))
-    report = evaluate(model, test, attack, name=args.attack)
-    errors = zip(report.classes, report.nat.by_class, report.rob.by_class, strict=True)
-    lines = [f"errors on {len(test):,} test images; {args.attack} with a budget of "
-             f"{budget(attack.eps)}{reaches(attack)}",
-             *(f"{c:14} standard {n:6.1%}   robust {r:6.1%}" for c, n, r in errors)]
-    return {"recipe": args.recipe, "seed": args.seed, **report.to_json()}, "\n".join(lines)
-
-
-def do_examine(args: argparse.Namespace) -> tuple[Any, str]:
+def do_examine(**options: Any) -> Shown:
     from course_lib.lab.examine import examine_stored
-    from course_lib.zoo import models_dir
 
-    rows = examine_stored(args.patterns, attacks=args.attack, eps=args.eps,
-                          per_class=args.per_class, seeds=args.seeds,
-                          jobs=args.jobs, out=args.out, models=args.models or models_dir())
+    rows = examine_stored(**options)
     return rows, f"{len(rows)} reports are there; python -m course_lib results shows them"
 
 
-def do_score(args: argparse.Namespace) -> tuple[Any, str]:
+def do_score(**options: Any) -> Shown:
     from course_lib.lab.score import score_stored
-    from course_lib.zoo import models_dir
 
-    rows = score_stored(args.patterns, seeds=args.seeds, per_class=args.per_class, jobs=args.jobs,
-                        out=args.out, data=args.data,
-                        models=args.models or models_dir())
+    rows = score_stored(**options)
     models = {(r["recipe"], r["seed"]) for r in rows}
     return rows, f"{len(rows)} scores of {len(models)} models are in their records"
 
 
-def do_luf(args: argparse.Namespace) -> tuple[Any, str]:
+def do_luf(**options: Any) -> Shown:
     from course_lib.lab.leave_out import leave_out
-    from course_lib.zoo import models_dir
 
-    where = {} if args.scheduler is None else {"backend": "dask", "scheduler": args.scheduler}
-    records = leave_out(args.patterns, left_out=args.left_out, designs=args.designs, out=args.out,
-                        models=args.models or models_dir(),
-                        jobs=args.jobs, limit=args.limit, epochs=args.epochs, root=args.data,
-                        **where)
-    lines = [f"{r['recipe']:28} {r['design']:9} LUF {r['luf']:.4f}  LUF_t {r['luf_t']:.3f}  LUF_l "
-             f"{r['luf_l']:.1f}" for r in records]
-    return records, "\n".join(lines)
+    records = leave_out(**options)
+    return records, "\n".join(f"{r['recipe']:28} {r['design']:9} LUF {r['luf']:.4f}  LUF_t "
+                              f"{r['luf_t']:.3f}  LUF_l {r['luf_l']:.1f}" for r in records)
 
 
-def do_results(args: argparse.Namespace) -> tuple[Any, str]:
+def do_results(models: Path, markdown: bool) -> Shown:
     from course_lib import zoo
 
     frames = [frame.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
-              for _, frame in zoo.results(root=args.models).groupby(["data", "classes"],
-                                                                    sort=False, dropna=False)]
-    texts = [zoo.markdown([f.columns, *f.values], "model", "seeds") if args.markdown
+              for _, frame in zoo.results(root=models).groupby(["data", "classes"], sort=False,
+                                                               dropna=False)]
+    texts = [zoo.markdown([f.columns, *f.values], "model", "seeds") if markdown
              else f.set_index("model").rename_axis(None).to_string() for f in frames]
-    return zoo.stored_reports(args.models), "\n\n".join(texts)
+    return zoo.stored_reports(models), "\n\n".join(texts)
 
 
-def do_doctor(args: argparse.Namespace) -> tuple[Any, str]:
-    from dataclasses import asdict
+def do_doctor() -> Shown:
+    from course_lib.lab.doctor import checkup, text
 
-    from course_lib.lab.doctor import examine, table
-
-    found = examine()
-    return [asdict(f) for f in found], table(found)
-
-
-COMMANDS = {
-    "list": "the recipes, and which of their seeds are stored",
-    "train":
-    "train one recipe; the same command again resumes it; under torchrun on several processors",
-    "evaluate": "put a stored model through an attack on the test set",
-    "sweep": "train many recipes at once; what is stored and verifies is skipped",
-    "examine": "put many stored models through attacks and add the reports to their records; the "
-    "same command again goes on",
-    "score": "put the unfairness scores of stored models into their records; the same command "
-    "again goes on",
-    "luf": "train with one example left out, again and again, beside trainings with another seed; "
-    "the same command again goes on",
-    "results": "every stored report, or the table of means and spreads",
-    "doctor": "look at files, hashes, versions, kernel and disk, and say what to do; fails when "
-    "something is bad",
-}
+    findings = checkup()
+    return [vars(finding) for finding in findings], text(findings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+    options = vars(parser().parse_args(argv))
+    command, as_json = options.pop("command"), options.pop("json")
     from course_lib.errors import CourseError
     from course_lib.machine import keep_memory
+    from course_lib.zoo import models_dir
 
     keep_memory()
+    if "models" in options:
+        options["models"] = options["models"] or models_dir()
+    if "scheduler" in options:
+        options["backend"] = "dask" if options["scheduler"] else "loky"
     try:
-        data, text = globals()[f"do_{args.command}"](args)
+        rows, text = globals()[f"do_{command}"](**options)
     except CourseError as e:
         sys.stderr.write(f"{e}\n")
         return 1
@@ -252,14 +196,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("Interrupted. What was saved last is kept; the same command goes on from "
                          "there.\n")
         return 130
-    if data is not None:  # of several processes the first one speaks
-        sys.stdout.write((json.dumps(data) if args.json else text) + "\n")
-    return int(args.command == "doctor" and any(row["state"] == "bad" for row in data))
+    if rows is not None:  # of several processes the first one speaks
+        sys.stdout.write((json.dumps(rows) if as_json else text) + "\n")
+    return int(command == "doctor" and any(row["state"] == "bad" for row in rows))
 
 
 def leave(code: int) -> NoReturn:
-    """End the process; one of several at once, since threads of a group that hold a tensor may
-    abort Python's own, slower end."""
+    """End the process. Under torchrun Python's own, slower end may abort: threads of the group hold
+    tensors."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()

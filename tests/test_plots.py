@@ -17,7 +17,6 @@ from matplotlib.colors import same_color, to_hex, to_rgb
 from matplotlib.container import ErrorbarContainer
 
 from course_lib import CourseError, plots
-from course_lib.data import FASHION
 from course_lib.datasets.fashion_mnist import FASHION
 from course_lib.fairness import Errors, Report, Spread
 

@@ -17,7 +17,6 @@ from course_lib.experiments import RECIPES
 from course_lib.fairness import Report
 from course_lib.inference import predict
 from course_lib.lab.publish import publish
-from course_lib.lab.sweep import waves
 from course_lib.methods import METHODS
 from course_lib.methods.frl import FRL
 from course_lib.methods.frl_report import FRLReport
@@ -147,7 +146,6 @@ def test_static_copies_are_made_once_from_another_recipes_model_and_join_the_cle
     static = dataclasses.replace(RECIPES[FIRST], copies=Copies(FIRST, PGD(0.3, 0.1, 4)), seeds=1)
     monkeypatch.setitem(RECIPES, "tiny/static", static)
     assert digest(static) != digest(RECIPES[FIRST]) and static.needs == {FIRST}
-    assert waves([("tiny/static", 0), (FIRST, 0)]) == [[(FIRST, 0)], [("tiny/static", 0)]]
     with pytest.raises(CourseError, match="needs tiny/first, seed 0, which is not in .*Train that"):
         trained("tiny/static", tmp_path / "runs", models=tmp_path)
     fooled = stored(FIRST, tmp_path)

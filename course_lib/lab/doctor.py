@@ -1,26 +1,25 @@
-"""What is in order on this machine and what is not: python -m course_lib doctor
- Each check yields findings: what was looked at, its state ("ok", "warn" or "bad"), what was found
-and what to do about it. Only what is bad stops the course: a damaged file, a missing package, a
-disk that is full.
+"""What is in order on this machine and what is not: python -m course_lib doctor.
+
+Only a "bad" finding stops the course: a damaged file, a missing package, a full disk.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from course_lib import colab, data, files, native
+from course_lib.datasets.sources import contents
 from course_lib.errors import CourseError
-from course_lib.files import in_cache, inside, parse_json
+from course_lib.files import in_cache, inside
 from course_lib.machine import keep_memory
 from course_lib.zoo import manifest, model_files, models_dir, verified
 
@@ -29,131 +28,115 @@ PYTHON = (3, 11)
 ENOUGH, LITTLE = 1 << 30, 64 << 20
 
 
-COLUMNS = ("what", "state", "found", "do")
-
-
 @dataclass(frozen=True)
 class Finding:
+    """One thing that was checked: what, its state ("ok", "warn" or "bad"), what was found, and what
+    to do about it."""
+
     what: str
-    state: str  # "ok", "warn" or "bad"
+    state: str
     found: str
     do: str = ""
 
 
-def examine() -> list[Finding]:
-    """Every finding. A check that fails itself is a finding, too."""
-    found: list[Finding] = []
+def checkup() -> list[Finding]:
+    """Every finding. A check that fails is a finding, too."""
+    findings: list[Finding] = []
     for check in CHECKS:
         try:
-            found += check()
+            findings += check()
         except CourseError as e:
-            found.append(Finding(check.__name__.replace("_", " "), "bad", "cannot be checked",
-                                 str(e)))
-    return found
+            findings.append(Finding(check.__name__.replace("_", " "), "bad", "cannot be checked",
+                                    str(e)))
+    return findings
 
 
-def table(found: list[Finding]) -> str:
-    """One line per finding, and a verdict."""
-    bad, warn = (sum(f.state == state for f in found) for state in ("bad", "warn"))
-    verdict = f"{bad} bad, {warn} to note" if bad or warn else "All is well."
-    lines = [(f.what, f.state, f.found, f.do) for f in (Finding(*COLUMNS), *found)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
-    rows = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
-            for line in lines]
-    return "\n".join([*rows, verdict])
+def text(findings: Sequence[Finding]) -> str:
+    """The findings as columns, and the verdict."""
+    rows = [("what", "state", "found", "do"), *map(astuple, findings)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    bad, warn = (sum(f.state == state for f in findings) for state in ("bad", "warn"))
+    return "\n".join([*lines, f"{bad} bad, {warn} to note" if bad + warn else "All is well."])
 
 
 def versions() -> Iterator[Finding]:
-    """Python and the packages against requirements.txt (or, installed, the same list in the
-    package's metadata)."""
+    """Python and the packages against requirements.txt or, installed, the package's metadata."""
     python = platform.python_version()
-    if sys.version_info < PYTHON:
-        yield Finding("Python", "bad", python, f"Use Python {'.'.join(map(str, PYTHON))} or later.")
-    else:
-        yield Finding("Python", "ok", python)
+    yield (Finding("Python", "ok", python) if sys.version_info >= PYTHON else
+           Finding("Python", "bad", python, f"Use Python {'.'.join(map(str, PYTHON))} or later."))
     for wanted in requirements():
         try:
-            have = metadata.version(wanted.name)
+            version = metadata.version(wanted.name)
         except metadata.PackageNotFoundError:
             yield Finding(wanted.name, "bad", "not installed", f"pip install '{wanted}'")
             continue
-        fits = wanted.specifier.contains(have, prereleases=True)
-        yield Finding(wanted.name, "ok" if fits else "bad", have, "" if fits
-                      else f"pip install --upgrade '{wanted}'")
+        fits = wanted.specifier.contains(version, prereleases=True)
+        yield (Finding(wanted.name, "ok", version) if fits else
+               Finding(wanted.name, "bad", version, f"pip install --upgrade '{wanted}'"))
 
 
 def requirements() -> list[Any]:
     from packaging.requirements import InvalidRequirement, Requirement
 
-    path = Path(__file__).parent.parent / "requirements.txt"
+    path = Path(__file__).parents[2] / "requirements.txt"
     try:
-        lines = path.read_text(
-            encoding="utf-8").splitlines() if path.is_file() else metadata.requires(
-                "course-lib") or []
-        found = [Requirement(line) for line in lines if line.strip()
-                 and not line.lstrip().startswith("#")]
+        lines = (path.read_text(encoding="utf-8").splitlines() if path.is_file()
+                 else metadata.requires("course-lib") or [])
+        wanted = [Requirement(line) for line in lines if line.strip() and line.lstrip()[0] != "#"]
     except (InvalidRequirement, metadata.PackageNotFoundError) as e:
-        raise CourseError(f"What the course needs is not to be read ({e}). Restore "
+        raise CourseError(f"The course's requirements cannot be read ({e}). Restore "
                           "requirements.txt, or install the course.") from None
-    return [r for r in found if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return [r for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})]
 
 
 def embedded_data() -> Iterator[Finding]:
     """Every file of the embedded data against the hash in its contents.json."""
     for folder in sorted(p for p in data.EMBEDDED.iterdir() if p.is_dir()):
-        path = folder / "contents.json"
-        if not path.is_file():  # its room knows the hashes, and checks them when it reads
-            data.load(folder.name)
-            yield Finding(f"embedded {folder.name}", "ok", "read, and what was read is right")
-            continue
-        hashes = parse_json(path.read_bytes(), path).get("sha256")
-        if not isinstance(hashes, dict):
-            raise CourseError(f"{path} names no hashes. Reinstall the course.")
-        bad = [name for name, want in hashes.items() if _sha256(folder / Path(name).name) != want]
         what = f"embedded {folder.name}"
-        if bad:
-            yield Finding(what, "bad", f"damaged or missing: {', '.join(bad)}",
-                          "Reinstall the course (or: git checkout course_lib).")
-        else:
-            yield Finding(what, "ok", f"{len(hashes)} files, every hash right")
-
-
-def _sha256(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return ""
+        if (folder / "contents.json").is_file():
+            _, hashes = contents(folder)
+            yield _hashed(what, [{"file": Path(name).name, "sha256": sha256} for name, sha256 in
+                                 hashes.items()], folder, "Reinstall the course (or: git checkout "
+                          "course_lib).")
+        else:  # its loader knows the hashes and checks them
+            data.load(folder.name)
+            yield Finding(what, "ok", "read, and what was read is right")
 
 
 def models() -> Iterator[Finding]:
-    """Every file the manifest names; what release.json names need not be here."""
-    files = [f for seeds in manifest().values() for what in seeds.values() for f in what.values()]
-    away, bad, absent = model_files().release(), [], 0
-    for file in files:
-        path = inside(models_dir(), file.get("file"))
-        if path is not None and not os.path.isfile(path) and str(file.get("sha256")) in away:
-            absent += not in_cache(str(file["sha256"])).is_file()
-            continue
-        try:
-            verified(file)
-        except CourseError:
-            bad.append(str(file.get("file")))
-    if bad:
-        names = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
-        yield Finding("stored models", "bad", f"damaged or missing: {names}",
-                      "git checkout serialized_models, or make models.")
-    else:
-        yield Finding("stored models", "ok", f"{len(files)} files, every hash right"
-                      + (f", {absent} not here" if absent else ""))
+    """Every file that the manifest names; those in release.json may be absent."""
+    named = [f for seeds in manifest().values() for entry in seeds.values() for f in entry.values()]
+    away, root = model_files().release(), models_dir()
+    elsewhere = [f for f in named if str(f.get("sha256")) in away
+                 and (path := inside(root, f.get("file"))) and not os.path.isfile(path)]
+    absent = sum(not in_cache(str(f["sha256"])).is_file() for f in elsewhere)
+    yield _hashed("stored models", named, root, "git checkout serialized_models, or make models.",
+                  elsewhere, f", {absent} not here" if absent else "")
     if absent:
         yield Finding("models not bundled", "warn", f"{absent} files",
                       "load_model downloads them; else see serialized_models/README.md.")
 
 
+def _hashed(what: str, named: Sequence[dict[str, Any]], root: Path, do: str,
+            skip: Sequence[dict[str, Any]] = (), more: str = "") -> Finding:
+    """Whether the named files have the hashes that stand beside their names."""
+    bad = []
+    for file in (f for f in named if f not in skip):
+        try:
+            verified(file, root)
+        except CourseError:
+            bad.append(str(file.get("file")))
+    if not bad:
+        return Finding(what, "ok", f"{len(named)} files, every hash right{more}")
+    rest = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+    return Finding(what, "bad", f"damaged or missing: {', '.join(bad[:5])}{rest}", do)
+
+
 def allocator() -> Iterator[Finding]:
     """Whether large tensors keep their memory."""
-    named = [name for name in os.environ if name.startswith("MALLOC_")]
-    if named or "jemalloc" in os.environ.get("LD_PRELOAD", ""):
+    chosen = any(name.startswith("MALLOC_") for name in os.environ)
+    if chosen or "jemalloc" in os.environ.get("LD_PRELOAD", ""):
         yield Finding("allocator", "ok", "set by the environment")
     elif keep_memory():
         yield Finding("allocator", "ok", "glibc keeps its memory")
@@ -176,17 +159,17 @@ def native_kernel() -> Iterator[Finding]:
 
 
 def disk() -> Iterator[Finding]:
-    """Room and rights where the course writes."""
-    for what, place in (("cache", files.cache_dir()), ("runs", Path("runs").absolute()),
-                        ("temporary files", Path(tempfile.gettempdir()))):
-        yield _writable(what, place)
+    """Space and rights where the course writes."""
+    yield _writable("cache", files.cache_dir())
+    yield _writable("runs", Path("runs").absolute())
+    yield _writable("temporary files", Path(tempfile.gettempdir()))
 
 
 def drive() -> Iterator[Finding]:
     """Google Drive, where it is mounted."""
     home = colab.DRIVE / "MyDrive"
     if home.is_dir():
-        # what is deleted there fills the bin
+        # a deleted file would fill Drive's bin
         yield _writable("Google Drive", home / colab.FOLDER, touch=False)
     elif colab.whereabouts() == "colab":
         yield Finding("Google Drive", "warn", "not mounted",
@@ -194,7 +177,7 @@ def drive() -> Iterator[Finding]:
 
 
 def _writable(what: str, place: Path, touch: bool = True) -> Finding:
-    """Looked at in the nearest folder there is: nothing is left behind."""
+    """Tried in the nearest folder that exists, so that nothing is created."""
     try:
         near = next(p for p in (place, *place.parents) if p.exists())
         if not os.access(near, os.W_OK):
@@ -207,8 +190,8 @@ def _writable(what: str, place: Path, touch: bool = True) -> Finding:
         return Finding(what, "bad", f"{place}: {e.strerror or e}",
                        "Choose a folder you may write to, or free some space.")
     state = "ok" if free >= ENOUGH else "warn" if free >= LITTLE else "bad"
-    return Finding(what, state, f"{place}: {free / 1e9:.1f} GB free", "" if state == "ok"
-                   else "Free some space.")
+    return Finding(what, state, f"{place}: {free / 1e9:.1f} GB free",
+                   "" if state == "ok" else "Free some space.")
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (versions, embedded_data, models, allocator,

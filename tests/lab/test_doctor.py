@@ -1,5 +1,6 @@
 """The doctor finds what is wrong, says what to do, and harms nothing."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 from course_lib import colab, data
 from course_lib.__main__ import main
 from course_lib.lab import doctor
-from course_lib.lab.doctor import Finding, examine, table
+from course_lib.lab.doctor import Finding, checkup, text
 from course_lib.lab.publish import publish
 from course_lib.models import build
 from tests.helpers import THREE, report
@@ -35,18 +36,17 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(what: str) -> Finding:
-    return next(f for f in examine() if f.what == what)
+    return next(f for f in checkup() if f.what == what)
 
 
 def test_a_healthy_course_has_nothing_bad(root: Path) -> None:
     before = sorted(root.rglob("*"))
-    findings = {f.what: f for f in examine()}
-    assert {f.state for f in findings.values()} <= {"ok",
-                                                    "warn"} and sorted(root.rglob("*")) == before
+    findings = {f.what: f for f in checkup()}
+    assert {f.state for f in findings.values()} <= {"ok", "warn"}
+    assert sorted(root.rglob("*")) == before
     assert {"Python", "torch", "embedded fashion-mnist", "stored models", "allocator", "C++ kernel",
-            "cache", "runs"} <= findings.keys()
-    assert findings[
-        "stored models"].found == "2 files, every hash right" and "Google Drive" not in findings
+            "cache", "runs"} <= findings.keys() and "Google Drive" not in findings
+    assert findings["stored models"].found == "2 files, every hash right"
     assert findings["embedded fashion-mnist"].found == "4 files, every hash right"
 
 
@@ -56,29 +56,29 @@ def change(path: Path, how: Callable[[bytes], bytes]) -> None:
 
 MODELS, EMBEDDED = "models", "embedded/fashion-mnist"
 WEIGHTS, LABELS = "models/a/b/seed0.safetensors", "embedded/fashion-mnist/t10k-labels-idx1-ubyte.gz"
+UNCHECKED = "cannot be checked"
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str, str]] = {
-    "a bit in a weight": (lambda r: change(r / WEIGHTS, lambda b: b[:-1] + b"x"), "stored models",
-                          "a/b/seed0.safet"),
-    "a record gone": (lambda r: (r / MODELS / "a/b/seed0.json").unlink(), "stored models",
-                      "damaged or missing: a/b/seed0.json"),
-    "weights gone": (lambda r: (r / WEIGHTS).unlink(), "stored models",
-                     "damaged or missing: a/b/seed0.safetensors"),
-    "no manifest": (lambda r: (r / MODELS / "manifest.json").unlink(), "models",
-                    "cannot be checked"),
-    "a manifest cut": (lambda r: change(r / MODELS / "manifest.json", lambda b: b[:-9]), "models",
-                       "cannot be checked"),
-    "a release that is none": (lambda r: (r / MODELS / "release.json").write_text("[]"), "models",
-                               "cannot be checked"),
-    "embedded data": (lambda r: change(r / LABELS, lambda b: b[:99]), "embedded fashion-mnist",
-                      "t10k-labels"),
+    "a bit in a weight": (lambda r: change(r / WEIGHTS, lambda b: b[:-1] + b"x"),
+                          "stored models", "a/b/seed0.safet"),
+    "a record gone": (lambda r: (r / MODELS / "a/b/seed0.json").unlink(),
+                      "stored models", "damaged or missing: a/b/seed0.json"),
+    "weights gone": (lambda r: (r / WEIGHTS).unlink(),
+                     "stored models", "damaged or missing: a/b/seed0.safetensors"),
+    "no manifest": (lambda r: (r / MODELS / "manifest.json").unlink(), "models", UNCHECKED),
+    "a manifest cut": (lambda r: change(r / MODELS / "manifest.json", lambda b: b[:-9]),
+                       "models", UNCHECKED),
+    "a release that is none": (lambda r: (r / MODELS / "release.json").write_text("[]"),
+                               "models", UNCHECKED),
+    "embedded data": (lambda r: change(r / LABELS, lambda b: b[:99]),
+                      "embedded fashion-mnist", "t10k-labels"),
     "embedded data gone": (lambda r: (r / EMBEDDED / "train-labels-idx1-ubyte.gz").unlink(),
                            "embedded fashion-mnist", "train-labels"),
-    "no contents": (lambda r: (r / EMBEDDED / "contents.json").unlink(), "embedded data",
-                    "cannot be checked"),
+    "no contents": (lambda r: (r / EMBEDDED / "contents.json").unlink(),
+                    "embedded data", UNCHECKED),
     "contents without hashes": (lambda r: (r / EMBEDDED / "contents.json").write_text("{}"),
-                                "embedded data", "cannot be checked"),
-    "a file in the way of the runs": (lambda r: (r / "runs").write_text("mine"), "runs",
-                                      "Not a directory"),
+                                "embedded data", UNCHECKED),
+    "a file in the way of the runs": (lambda r: (r / "runs").write_text("mine"),
+                                      "runs", "Not a directory"),
 }
 
 
@@ -92,22 +92,18 @@ def test_damage_is_bad_and_has_a_remedy(root: Path, kind: str) -> None:
 
 def test_models_that_a_release_names_need_not_be_here(root: Path,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    path = root / MODELS / "a/b/seed0.safetensors"
-    sha256 = json.loads((root / MODELS / "manifest.json").read_text())["models"]["a/b"]["0"][
-        "weights"]["sha256"]
-    (root / MODELS / "release.json").write_text(json.dumps({"files":
-                                                            {sha256: {"size":
-                                                                      path.stat().st_size}}}))
-    raw = path.read_bytes()
-    path.unlink()
+    raw = (root / WEIGHTS).read_bytes()
+    sha256 = hashlib.sha256(raw).hexdigest()
+    release = {"files": {sha256: {"size": len(raw)}}}
+    (root / MODELS / "release.json").write_text(json.dumps(release))
+    (root / WEIGHTS).unlink()
     monkeypatch.setenv("COURSE_CACHE", str(root / "cache"))
     monkeypatch.setenv("COURSE_NATIVE", "0")
     assert (found("stored models").state, found("models not bundled").state) == ("ok", "warn")
     (root / "cache/models").mkdir(parents=True)
     (root / "cache/models" / sha256).write_bytes(raw)
-    assert found(
-        "stored models").found == "2 files, every hash right" and "models not bundled" not in {
-            f.what for f in examine()}
+    assert found("stored models").found == "2 files, every hash right"
+    assert "models not bundled" not in {f.what for f in checkup()}
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,18 +115,19 @@ def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.metadata, "version", version)
     states = {f.what: (f.state, f.found, f.do) for f in doctor.versions()}
     assert states["torch"] == ("bad", "2.5.1", "pip install --upgrade 'torch>=2.6'")
-    assert states["gdown"] == ("bad", "not installed",
-                               "pip install 'gdown>=5.2'") and states["numpy"][0] == states["tqdm"][
-                                   0] == "ok"
+    assert states["gdown"] == ("bad", "not installed", "pip install 'gdown>=5.2'")
+    assert states["numpy"][0] == states["tqdm"][0] == "ok"
     monkeypatch.setattr(doctor, "PYTHON", (99, 0))
     assert next(doctor.versions()).state == "bad"
 
 
-def test_an_installed_course_knows_its_requirements_too(monkeypatch: pytest.MonkeyPatch,
-                                                        root: Path) -> None:
+def test_requirements_are_those_of_the_file_or_of_the_installed_package(
+        monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     wanted = {str(r) for r in doctor.requirements()}
-    monkeypatch.setattr(doctor, "__file__", str(root / "nowhere/course_lib/lab/doctor.py"))
-    assert {str(r) for r in doctor.requirements()} == wanted and "torch>=2.6" in wanted
+    (root / "requirements.txt").write_text("# one\ntorch>=2.6\n")
+    for place, names in ((root, {"torch>=2.6"}), (root / "nowhere", wanted)):
+        monkeypatch.setattr(doctor, "__file__", str(place / "course_lib/lab/doctor.py"))
+        assert {str(r) for r in doctor.requirements()} == names
 
 
 def test_a_kernel_that_is_off_or_cannot_be_built(root: Path,
@@ -178,9 +175,8 @@ def test_drive_where_it_is_mounted(root: Path, monkeypatch: pytest.MonkeyPatch) 
     assert finding.state == "ok" and finding.what == "Google Drive"
 
 
-def test_the_shell_shows_it_and_fails_when_something_is_bad(root: Path,
-                                                            capsys: pytest.CaptureFixture[
-                                                                str]) -> None:
+def test_the_shell_shows_it_and_fails_when_something_is_bad(
+        root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["what", "state", "found", "do"] and len(lines) > 12
@@ -192,8 +188,8 @@ def test_the_shell_shows_it_and_fails_when_something_is_bad(root: Path,
     assert [r["what"] for r in rows if r["state"] == "bad"] == ["stored models"]
 
 
-def test_table() -> None:
-    shown = str(table([Finding("disk", "ok", "much"), Finding("models", "bad", "damaged", "mend")]))
-    assert shown.splitlines() == ["what    state  found    do", "disk    ok     much",
-                                  "models  bad    damaged  mend", "1 bad, 0 to note"]
-    assert str(table([Finding("disk", "ok", "much")])).endswith("All is well.")
+def test_text() -> None:
+    findings = [Finding("disk", "ok", "much"), Finding("models", "bad", "damaged", "mend")]
+    assert text(findings).splitlines() == ["what    state  found    do", "disk    ok     much",
+                                           "models  bad    damaged  mend", "1 bad, 0 to note"]
+    assert text(findings[:1]).endswith("All is well.")

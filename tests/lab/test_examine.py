@@ -31,8 +31,8 @@ NAME, MODELS = "tiny/first", Path(__file__).parents[2] / "serialized_models"
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two seeds of a tiny recipe, with a report on their 12 test images; batches of five."""
     with_tiny_recipes(monkeypatch)
-    examination._split.cache_clear()
-    examination._model.cache_clear()
+    examination._images.cache_clear()
+    examination.stored_model.cache_clear()
     monkeypatch.setattr(examination, "BATCH", 5)
     for seed in (0, 1):
         record = {"recipe": NAME, "seed": seed,
@@ -43,21 +43,21 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "models"
 
 
-def evaluated(model: Any, attack: str = "pgd20", per_class: int | None = None,
-              batch: int = 500) -> Report:
-    test = tiny_dataset().test
-    return evaluate(model, test.per_class(per_class) if per_class else test, ATTACKS[attack],
-                    name=attack, batch=batch, progress=False)
+def evaluated(model: Any, attack: str = "pgd20") -> Report:
+    return evaluate(model, tiny_dataset().test, ATTACKS[attack], name=attack, progress=False)
 
 
 def call(models: Path, **words: Any) -> list[dict[str, Any]]:
-    given = {"attacks": ["cw20"], "jobs": 1, "out": models.parent / "runs", "models": models,
-             "progress": False, **words}
-    return examine_stored([NAME], **given)
+    return examine_stored([NAME], **{"attacks": ["cw20"], "jobs": 1, "out": models.parent / "runs",
+                                     "models": models, "progress": False, **words})
 
 
-def batch_files(models: Path) -> list[Path]:
-    return sorted((models.parent / "runs").rglob("*.json"))
+def contents(models: Path, pattern: str) -> dict[Path, tuple[bytes, int]]:
+    return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in models.rglob(pattern)}
+
+
+def pieces(out: Path) -> list[Path]:
+    return sorted(out.rglob("pieces/*.safetensors"))
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> list[int]:
@@ -76,17 +76,15 @@ def counted(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> list[in
 
 
 def test_the_report_joins_the_record_and_the_weights_stay(models: Path) -> None:
-    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in models.rglob("*.safetensors")}
+    before = contents(models, "*.safetensors")
     rows = call(models)
-    assert [(r["recipe"], r["seed"], r["attack"], r["counts"])
-            for r in rows] == [(NAME, s, "cw20", [4, 4, 4]) for s in (0, 1)]
-    assert before == {p: (p.read_bytes(), p.stat().st_mtime_ns)
-                      for p in models.rglob("*.safetensors")}
+    assert [(r["recipe"], r["seed"], r["attack"], r["counts"]) for r in rows] == [
+        (NAME, s, "cw20", [4, 4, 4]) for s in (0, 1)]
+    assert contents(models, "*.safetensors") == before
     for seed in (0, 1):
         record = load_record(NAME, seed=seed, root=models)  # verifies against the manifest
-        assert [r["attack"] for r in record["reports"]] == ["pgd20",
-                                                            "cw20"] and list(record)[
-                                                                -1] == "history"
+        assert [r["attack"] for r in record["reports"]] == ["pgd20", "cw20"]
+        assert list(record)[-1] == "history"
         assert load_model(NAME, seed=seed, root=models).training is False
     assert manifest(models)["tiny/second"] == {"0": entry("tiny/second", 0, models)}
 
@@ -95,22 +93,20 @@ def test_a_single_batch_is_what_evaluate_finds(models: Path,
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination, "BATCH", 500)
     call(models, seeds=1)
-    assert load_report(NAME, attack="cw20", root=models) == evaluated(load_model(NAME, root=models),
-        "cw20")
+    want = evaluated(load_model(NAME, root=models), "cw20")
+    assert load_report(NAME, attack="cw20", root=models) == want
 
 
 def test_reports_on_fewer_images_are_others(models: Path) -> None:
     whole = load_report(NAME, root=models)
     rows = call(models, attacks=["pgd20", "cw20"], per_class=2, seeds=1)
     assert [(r["attack"], r["counts"]) for r in rows] == [("pgd20", [2, 2, 2]), ("cw20", [2, 2, 2])]
-    assert load_report(NAME, root=models) == whole and sum(load_record(NAME,
-        root=models)["reports"][0]["counts"]) == 12
-    assert load_report(NAME, per_class=2, root=models).nat.counts == load_report(NAME,
-        attack="cw20", root=models).nat.counts == (2, 2, 2)
-    with (
-            pytest.raises(CourseError,
-                          match="on 3 images per class is stored. There is: pgd20 at 8/255 on 12 "
-                          "images")):
+    assert load_report(NAME, root=models) == whole
+    assert sum(load_record(NAME, root=models)["reports"][0]["counts"]) == 12
+    for words in ({"per_class": 2}, {"attack": "cw20"}):
+        assert load_report(NAME, root=models, **words).nat.counts == (2, 2, 2)  # type: ignore[arg-type]
+    with pytest.raises(CourseError, match="on 3 images per class is stored. There is: pgd20 at 8/255 "
+                       "on 12 images"):
         load_report(NAME, per_class=3, root=models)
 
 
@@ -118,16 +114,13 @@ def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch)
     """The same report as in one go, and no finished batch is attacked again; a third call attacks
     nothing."""
     record = load_record(NAME, root=models)
-    undisturbed = [{k: v for k, v in r.items() if k != "recipe"}
-                   for r in call(models, out=models.parent / "other", seeds=1)]
+    undisturbed = call(models, out=models.parent / "other", seeds=1)
     publish(NAME, 0, load_model(NAME, root=models), record, models)
     calls = counted(monkeypatch, stop=2)
     with pytest.raises(KeyboardInterrupt):
         call(models, seeds=1)
-    assert len(batch_files(models)) == 1 and load_record(NAME, root=models) == record
-    again = call(models, seeds=1)
-    assert calls == [0, 1, 1, 2] and [{k: v for k, v in r.items() if k != "recipe"}
-                                      for r in again] == undisturbed
+    assert len(pieces(models.parent / "runs")) == 1 and load_record(NAME, root=models) == record
+    assert call(models, seeds=1) == undisturbed and calls == [0, 1, 1, 2]
     call(models, seeds=1)
     call(models, seeds=1, out=models.parent / "a machine without the batches")
     assert len(calls) == 4
@@ -139,59 +132,39 @@ def test_killed_and_called_again(tmp_path: Path) -> None:
     name, models, out = "exp1/pgd-at", tmp_path / "models", tmp_path / "runs"
     shutil.copytree(MODELS / "exp1" / "pgd-at", models / "exp1" / "pgd-at")
     stored = json.loads((MODELS / "manifest.json").read_bytes())
-    (models / "manifest.json").write_text(json.dumps({**stored,
-                                                      "models": {name: stored["models"][name]}}))
-    words = ["examine", name, "--attack", "cw20", "--seeds", "1", "--per-class", "200", "--out",
-             str(out), "--models", str(models)]
-    killed = subprocess.Popen([sys.executable, "-m", "course_lib", *words, "--jobs", "1"],
-                              start_new_session=True,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (finished := sorted(out.rglob("*.json"))):
+    stored["models"] = {name: stored["models"][name]}
+    (models / "manifest.json").write_text(json.dumps(stored))
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "course_lib", "examine", name, "--attack", "cw20", "--seeds", "1",
+         "--per-class", "200", "--out", out, "--models", models, "--jobs", "1"],
+        start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not pieces(out):
         assert killed.poll() is None, "it ended before its first batch"
         time.sleep(0.001)
     os.killpg(killed.pid, signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
-    finished = sorted(out.rglob("*.json"))
-    if len(finished) == 4:
+    before = contents(out, "pieces/*.safetensors")
+    if len(before) == 4:
         pytest.skip("it was quicker than the signal")
-    before = [(f.read_bytes(), f.stat().st_mtime_ns) for f in finished]
-    rows = examine_stored([name], attacks=["cw20"], per_class=200, seeds=1, jobs=1, out=out,
-                          models=models, progress=False)
-    assert [(f.read_bytes(), f.stat().st_mtime_ns)
-            for f in finished] == before and len(list(out.rglob("*.json"))) == 4
-    undisturbed = evaluate(load_model(name, root=MODELS), load("fashion-mnist").test.per_class(200),
-                           ATTACKS["cw20"], name="cw20",
-                           progress=False).to_json()
-    assert rows[0]["rob"] == undisturbed["rob"] and rows[0]["nat"] == undisturbed["nat"]
+    (row,) = examine_stored([name], attacks=["cw20"], per_class=200, seeds=1, jobs=1, out=out,
+                            models=models, progress=False)
+    assert before.items() <= contents(out, "pieces/*.safetensors").items() and len(pieces(out)) == 4
+    test = load("fashion-mnist").test.per_class(200)
+    want = evaluate(load_model(name, root=MODELS), test, ATTACKS["cw20"], progress=False).to_json()
+    assert row["rob"] == want["rob"] and row["nat"] == want["nat"]
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "of another batch", "no object"])
-def test_a_damaged_batch_is_done_anew(damage: str, models: Path,
-                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    record = load_record(NAME, root=models)
-    first = call(models, seeds=1)
-    # the record loses the report, the batches are there
-    publish(NAME, 0, load_model(NAME, root=models), record, models)
-    file, other, _ = batch_files(models)
-    raw = file.read_bytes()
-    flipped = raw.replace(b"[[0, ", b"[[1, ") if b"[[0, " in raw else raw.replace(b"[[", b"[[2, ",
-        1)
-    kinds = {"flipped": flipped, "cut": raw[:-9], "empty": b"",
-             "of another batch": other.read_bytes(), "no object": b"[1]"}
-    file.write_bytes(kinds[damage])
-    assert file.read_bytes() != raw
-    calls = counted(monkeypatch)
-    assert call(models, seeds=1) == first and calls == [0] and file.read_bytes() == raw
-
-
-def test_other_weights_are_examined_anew(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_weights_and_other_batches_are_examined_anew(
+        models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call(models, seeds=1)
     record, model = load_record(NAME, root=models), load_model(NAME, root=models)
     model.fc2.bias.data += 1  # type: ignore[union-attr,operator]
-    publish(NAME, 0, model, {**record, "reports": record["reports"][:1]}, models)
     calls = counted(monkeypatch)
-    call(models, seeds=1)
-    assert calls == [0, 1, 2]
+    for size in (5, 7):  # the last batch has five images in both
+        monkeypatch.setattr(examination, "BATCH", size)
+        publish(NAME, 0, model, {**record, "reports": record["reports"][:1]}, models)
+        call(models, seeds=1)
+    assert calls == [0, 1, 2, 0, 1]
 
 
 def test_a_model_trained_anew_meanwhile(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,15 +178,16 @@ def test_a_model_trained_anew_meanwhile(models: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(examination, "verdicts", meanwhile)
     with pytest.raises(CourseError, match="stored anew while it was examined"):
-        call(models, seeds=1)
+        call(models)
     assert load_record(NAME, root=models) == record
+    assert load_report(NAME, seed=1, attack="cw20", root=models), "which the error does not concern"
 
 
 def test_autoattack_in_its_own_batches(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = AutoAttack(attacks=("apgd-ce",), batch=8)
-    monkeypatch.setitem(NAMED, "autoattack", quick)
+    monkeypatch.setitem(NAMED, "autoattack", AutoAttack(attacks=("apgd-ce",), batch=8))
     (row,) = call(models, attacks=["autoattack"], seeds=1)
-    assert row["attack"] == "autoattack" and row["eps"] == 8 / 255 and len(batch_files(models)) == 2
+    assert (row["attack"], row["eps"]) == ("autoattack", 8 / 255)
+    assert len(pieces(models.parent / "runs")) == 2
     assert all(n <= r for n, r in zip(row["nat"], row["rob"], strict=True))
 
 
@@ -222,44 +196,36 @@ def test_two_processes_and_a_bar(models: Path, monkeypatch: pytest.MonkeyPatch,
     """The workers do not know this process's patches and tiny recipes: so a recipe that everybody
     knows, on the embedded images."""
     monkeypatch.setattr(examination, "BATCH", 500)
-    made = {"model": "lenet5", "classes": list(examination._split("fashion-mnist", "", None,
-        None).classes)}
+    classes = list(examination.examined_images("exp1/natural", None).classes)
     publish("exp1/natural", 0, network_of(RECIPES["exp1/natural"]),
-            {"made_from": made, "reports": []}, models)
-    words: dict[str, Any] = {"jobs": 2, "per_class": 1, "attacks": ["pgd20", "cw20"],
-                             "out": models.parent / "runs", "models": models}
-    rows = examine_stored(["exp1/*"], progress=True, **words)
+            {"made_from": {"model": "lenet5", "classes": classes}, "reports": []}, models)
+    rows = examine_stored(["exp1/*"], jobs=2, per_class=1, attacks=["pgd20", "cw20"],
+                          out=models.parent / "runs", models=models)
     assert [r["attack"] for r in rows] == ["pgd20", "cw20"] and rows[0]["counts"] == [1] * 10
     assert "cw20: 100%" in capfd.readouterr().err and json.loads(json.dumps(rows)) == rows
 
 
-@pytest.mark.parametrize(
-    ("patterns", "words", "say"),
-    [
-        (["tony"], {},
-         "No model whose weights are stored matches tony. There is: tiny/first, tiny/second"),
-        (["tiny/second"], {}, "No model whose weights are stored matches tiny/second"),
-        ([NAME], {"attacks": ["fgsm"]}, "Unknown attack 'fgsm'"),
-        ([NAME], {"eps": 8.0}, "For 8 grey levels"),
-        ([NAME], {"per_class": 0}, "n is 0"),
-        ([NAME], {"jobs": 0}, "jobs is 0"),
-        ([NAME], {"out": "models/manifest.json"}, "Cannot write"),
-    ],
-)
+@pytest.mark.parametrize(("patterns", "words", "say"), [
+    (["tony"], {}, "No model whose weights are stored matches tony. There is: tiny/first, tiny/sec"),
+    (["tiny/second"], {}, "No model whose weights are stored matches tiny/second"),
+    ([NAME], {"attacks": ["cw20", "fgsm"]}, "Unknown attack 'fgsm'"),
+    ([NAME], {"eps": 8.0}, "For 8 grey levels"),
+    ([NAME], {"per_class": 0}, "per-class is 0"),
+    ([NAME], {"jobs": 0}, "jobs is 0"),
+    ([NAME], {"out": "models/manifest.json"}, "Cannot write"),
+])
 def test_bad_words(patterns: list[str], words: dict[str, Any], say: str, models: Path,
                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(models.parent)
-    given = {"attacks": ["cw20"], "jobs": 1, "out": "runs", "models": "models", "progress": False,
-             **words}
-    before = {p: p.read_bytes() for p in models.rglob("*.json")}
+    before = contents(models, "*.json")
     with pytest.raises(CourseError, match=say):
-        examine_stored(patterns, **given)
-    assert before == {p: p.read_bytes() for p in models.rglob("*.json")}
+        examine_stored(patterns, **{"attacks": ["cw20"], "jobs": 1, "models": "models",
+                                    "progress": False, **words})
+    assert contents(models, "*.json") == before
 
 
 def test_models_are_examined_on_the_gpu(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    examination._model.cache_clear()
     monkeypatch.setattr(examination, "device", lambda: torch.device("meta"))
-    found = examination._model(NAME, 0, "", models)
-    examination._model.cache_clear()
+    found = examination.stored_model(NAME, 0, "", models)
+    examination.stored_model.cache_clear()
     assert {p.device.type for p in found.parameters()} == {"meta"}

@@ -3,6 +3,7 @@ no kill spoils."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,19 @@ from course_lib.data import batches
 from course_lib.errors import CourseError
 from course_lib.experiments import RECIPES
 from course_lib.lab import leave_out as room
-from course_lib.lab.leave_out import DESIGNS, Task, excess, leave_out, load_luf, luf_files, publish_luf, read, tasks_of, train_without
+from course_lib.lab.leave_out import (
+    DESIGNS,
+    Retraining,
+    excess,
+    leave_out,
+    load_luf,
+    luf_files,
+    publish_luf,
+    retrainings,
+    train,
+)
+from course_lib.models import build
+from course_lib.training import fit
 from tests.helpers import same_weights, seeded, with_tiny_recipes
 
 NAME = "tiny/first"
@@ -24,7 +37,6 @@ NAME = "tiny/first"
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     with_tiny_recipes(monkeypatch)
     room._data.cache_clear()
-    room._digest.cache_clear()
 
 
 def go(place: Path, **words: Any) -> dict[str, dict[str, Any]]:
@@ -48,24 +60,23 @@ def counted(monkeypatch: pytest.MonkeyPatch,
     return calls
 
 
-def test_the_designs_differ_from_the_base_in_what_they_say(tmp_path: Path,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_designs_differ_from_the_base_in_what_they_say(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = counted(monkeypatch)
     records = go(tmp_path)
-    gone = records["paired"]["left_out"]
-    assert len(set(gone)) == 4 and set(calls) == {(0, None), *((0, i) for i in gone),
-                                                  *((k, None) for k in range(1, 5)),
-                                                  *((k + 1, i) for k, i in enumerate(
-                                                      gone))} and len(calls) == 13
-    assert records["seeds"]["left_out"] == [None] * 4 and records["seeds"]["seeds"] == [1, 2, 3,
-        4] == records["unpaired"]["seeds"]
-    assert records["paired"]["seeds"] == [0] * 4 and records["unpaired"]["left_out"] == gone
+    paired, seeds, unpaired = (records[design] for design in DESIGNS)
+    gone = paired["left_out"]
+    assert len(set(gone)) == 4 and len(calls) == 13
+    assert set(calls) == {(0, None), *((0, i) for i in gone), *((k, None) for k in range(1, 5)),
+                          *((k + 1, i) for k, i in enumerate(gone))}
+    assert seeds["left_out"] == [None] * 4 and unpaired["left_out"] == gone
+    assert paired["seeds"] == [0] * 4 and seeds["seeds"] == unpaired["seeds"] == [1, 2, 3, 4]
     for r in records.values():
-        assert r["luf_l"] == pytest.approx(r["luf_t"] * r["test_examples"] / 4) and sum(
-            r["flips"]) == pytest.approx(4 * r["luf_l"])
+        assert r["luf_l"] == pytest.approx(r["luf_t"] * r["test_examples"] / 4)
+        assert sum(r["flips"]) == pytest.approx(4 * r["luf_l"])
         assert r["made_from"]["training_examples"] == 24 and r["made_from"]["recipe"]["epochs"] == 2
     # one example more or less changes less than another seed does
-    assert 0 < records["paired"]["luf"] < records["seeds"]["luf"]
+    assert 0 < paired["luf"] < seeds["luf"]
 
 
 @pytest.mark.parametrize("name", ["tiny/first", "luf/fashion-mnist-robust"])
@@ -73,39 +84,29 @@ def test_when_nothing_is_left_out_of_the_pair_nothing_changes(name: str, tmp_pat
         monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the controls: LUF of a training against itself is 0 to the bit, not nearly."""
     words: dict[str, Any] = {"limit": 200, "epochs": 1} if name.startswith("luf") else {}
-    base = Task(name, **words)
-    monkeypatch.setattr(room, "tasks_of", lambda base, design, n: [base])
+    base = Retraining(name, **words)
+    monkeypatch.setattr(room, "retrainings", lambda base, design, n: [base])
     (record,) = leave_out([name], designs=["paired"], out=tmp_path, models=tmp_path, jobs=1,
                           progress=False, **words)
-    assert (record["luf"], record["luf_t"], record["luf_l"], record["flips"]) == (0.0, 0.0, 0.0,
-        [0])
-    first = base.file(tmp_path).read_bytes()
-    train_without(base, tmp_path)
-    assert base.file(tmp_path).read_bytes() == first
+    assert [record[k] for k in ("luf", "luf_t", "luf_l", "flips")] == [0.0, 0.0, 0.0, [0]]
+    assert torch.equal(base.task(tmp_path).stored(), train(base))
 
 
 def test_before_the_left_out_examples_batch_the_pair_is_one_training() -> None:
     """The robust recipe draws nothing that depends on how many examples a batch has."""
-    from course_lib.models import build
-    from course_lib.training import fit
-
     recipe = RECIPES["luf/fashion-mnist-robust"]
-    train = Task("luf/fashion-mnist-robust", limit=500).data.train
-    hidden = int(torch.randperm(len(train), generator=seeded(9))[0])
-    both = {}
-    for split in (train, train.masked(hidden)):
-        seen = [len(x) for x, _ in batches(split, 128, seeded(1))]
-        model = build("lenet5")
+    train = Retraining("luf/fashion-mnist-robust", limit=500).data.train
+    masked = train.masked(int(torch.randperm(len(train), generator=seeded(9))[0]))
+    sizes = [[len(x) for x, _ in batches(split, 128, seeded(1))] for split in (train, masked)]
+    assert sum(sizes[0]) == sum(sizes[1]) + 1 and len(sizes[0]) == len(sizes[1])
+    models = [build("lenet5") for _ in sizes]
+    for model, split in zip(models, (train, masked), strict=True):
         fit(model, recipe.method, split, epochs=0, optim=recipe.optim, seed=0, progress=False)
-        both[split.hidden] = (seen, model)
-    assert sum(both[None][0]) == sum(both[hidden][0]) + 1 and len(both[None][0]) == len(
-        both[hidden][0])
-    assert same_weights(both[None][1], both[hidden][1])
-    x, y = train.images(slice(0, 64)), train.y[:64]
+    assert same_weights(*models)
+    x, y, kept = train.images(slice(0, 64)), train.y[:64], torch.arange(64) != 20
     attack, model = recipe.method.attack, build("lenet5", seed=3)  # type: ignore[attr-defined]
-    kept = torch.arange(64) != 20
-    one, other = attack(model, x, y, generator=seeded(1))[kept], attack(model, x[kept], y[kept],
-        generator=seeded(1))
+    one = attack(model, x, y, generator=seeded(1))[kept]
+    other = attack(model, x[kept], y[kept], generator=seeded(1))
     assert (one - other).abs().max() < 1e-6
 
 
@@ -114,32 +115,25 @@ def test_stopped_and_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     calls = counted(monkeypatch, stop=6)
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path)
-    assert not luf_files(tmp_path / "models").entries()
+    assert set(luf_files(tmp_path / "models").entries()[NAME]) == {"paired"}, "which was complete"
     assert go(tmp_path) == want and len(calls) == 6 + 13 - 5  # the sixth was not finished
     go(tmp_path)
     assert len(calls) == 14
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "of another training",
-                                    "of another recipe"])
-def test_a_damaged_file_is_trained_anew(damage: str, tmp_path: Path,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_trained_anew_and_so_is_another_recipe(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     want = go(tmp_path, designs=["paired"])
-    base = Task(NAME)
-    one, two = tasks_of(base, "paired", 4)[:2]
-    raw = one.file(tmp_path / "runs").read_bytes()
-    head, _, body = raw.partition(b"\n")
-    told = json.loads(head)
-    told["made"]["digest"] = "0" * 12
-    kinds = {"flipped": raw[:-1] + bytes([raw[-1] ^ 1]), "cut": raw[:-2], "empty": b"",
-             "of another training": two.file(
-        tmp_path / "runs").read_bytes(), "of another recipe": json.dumps(told).encode() + b"\n"
-             + body}
-    one.file(tmp_path / "runs").write_bytes(kinds[damage])
-    assert read(one, tmp_path / "runs") is None and read(two, tmp_path / "runs") is not None
+    one = retrainings(Retraining(NAME), "paired", 4)[0]
+    (file,) = one.task(tmp_path / "runs").stored.args  # type: ignore[attr-defined]
+    raw = file.read_bytes()
+    file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
     calls = counted(monkeypatch)
     assert go(tmp_path, designs=["paired"]) == want and calls == [(0, one.hidden)]
-    assert one.file(tmp_path / "runs").read_bytes() == raw
+    assert file.read_bytes() == raw
+    monkeypatch.setitem(RECIPES, NAME, dataclasses.replace(RECIPES[NAME], epochs=1))
+    go(tmp_path, designs=["paired"])
+    assert len(calls) == 1 + 5
 
 
 def test_records_are_stored_and_verified(tmp_path: Path) -> None:
@@ -156,13 +150,14 @@ def test_records_are_stored_and_verified(tmp_path: Path) -> None:
     assert load_luf(NAME, "seeds", models)["left_out"] == want["paired"]["left_out"]
 
 
-def test_a_record_of_fewer_trainings_does_not_replace_one_of_more(tmp_path: Path,
-        capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_of_fewer_trainings_does_not_replace_one_of_more(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     many, models = go(tmp_path), tmp_path / "models"
     few = go(tmp_path, left_out=2, designs=["paired"])["paired"]
-    assert len(few["flips"]) == 2 and load_luf(NAME, "paired",
-                                               models) == json.loads(json.dumps(many["paired"]))
-    assert f"{NAME}, paired: a record of more trainings is stored; it stays." in capsys.readouterr().err
+    assert len(few["flips"]) == 2
+    assert load_luf(NAME, "paired", models) == json.loads(json.dumps(many["paired"]))
+    say = f"{NAME}, paired: a record of more trainings is stored; it stays."
+    assert say in capsys.readouterr().err
     go(tmp_path, left_out=5, designs=["paired"])
     assert len(load_luf(NAME, "paired", models)["flips"]) == 5
     # another experiment: the last one told
@@ -173,23 +168,23 @@ def test_a_record_of_fewer_trainings_does_not_replace_one_of_more(tmp_path: Path
 
 def test_excess_by_hand() -> None:
     """Seeds that differ, by Welch; then seed by seed: the differences are 3, 4 and 5."""
-    one, other = {"flips": [4, 6, 8], "luf": 0.5, "seeds": [0, 0, 0]}, {"flips": [1, 2, 3],
-        "luf": 0.2, "seeds": [1, 2, 3]}
+    one = {"flips": [4, 6, 8], "luf": 0.5, "seeds": [0, 0, 0]}
+    other = {"flips": [1, 2, 3], "luf": 0.2, "seeds": [1, 2, 3]}
     found = excess(one, other)
     assert found["luf"] == pytest.approx(0.3) and found["flips"].mean == pytest.approx(4)
     se = (4 / 3 + 1 / 3) ** 0.5
     df = (5 / 3) ** 2 / ((4 / 3) ** 2 / 2 + (1 / 3) ** 2 / 2)
     assert int(df) == 2 and found["flips"].high == pytest.approx(4 + 4.302653 * se)
     paired = excess(one | {"seeds": [1, 2, 3]}, other)
-    assert paired["luf"] == found["luf"] and (paired["flips"].mean,
-                                              paired["flips"].sd) == pytest.approx((4, 1))
+    assert paired["luf"] == found["luf"]
+    assert (paired["flips"].mean, paired["flips"].sd) == pytest.approx((4, 1))
     assert paired["flips"].low == pytest.approx(4 - 4.302653 / 3**0.5)
+    flat = {"flips": [2, 2], "luf": 0.1, "seeds": [0, 0]}
     for seeds in ([0, 0], [1, 2]):
-        same = excess({"flips": [2, 2], "luf": 0.1, "seeds": [0, 0]},
-                      {"flips": [2, 2], "luf": 0.1, "seeds": seeds})
+        same = excess(flat, {**flat, "seeds": seeds})
         assert (same["luf"], same["flips"].mean, same["flips"].low) == (0, 0, 0)
     with pytest.raises(CourseError, match="needs two of each"):
-        excess({"flips": [1], "luf": 0, "seeds": [0]}, {"flips": [1, 2], "luf": 0, "seeds": [0, 0]})
+        excess({"flips": [1], "luf": 0, "seeds": [0]}, flat)
 
 
 @pytest.mark.parametrize(("patterns", "words", "say"), [

@@ -8,13 +8,15 @@ import torch
 from course_lib.errors import CourseError
 from course_lib.experiments import RECIPES
 from course_lib.lab import sweep as room
+from course_lib.lab.jobs import waves
 from course_lib.lab.publish import drop_weights
-from course_lib.lab.sweep import sweep, tasks, waves
+from course_lib.lab.sweep import chosen, sweep, training
 from course_lib.zoo import list_models, load_model, load_record
 from tests.helpers import same_weights, with_tiny_recipes
 
 pytestmark = pytest.mark.usefixtures("tiny")
 ALL = [("tiny/first", 0), ("tiny/first", 1), ("tiny/second", 0), ("tiny/second", 1)]
+Calls = list[tuple[str, int]]
 
 
 @pytest.fixture
@@ -23,122 +25,115 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Which trainings were really run, in order."""
-    calls: list[tuple[str, int]] = []
+def trained(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """Which trainings really ran, in order."""
+    return counted(monkeypatch)
 
-    def counted(name: str, seed: int, *args: Any, **words: Any) -> Any:
+
+def counted(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> Calls:
+    """The same; the `stop`-th of them is interrupted."""
+    calls: Calls = []
+
+    def watched(name: str, seed: int, *args: Any, **words: Any) -> Any:
         calls.append((name, seed))
+        if len(calls) == stop:
+            raise KeyboardInterrupt
         return real(name, seed, *args, **words)
 
     real = room.run
-    monkeypatch.setattr(room, "run", counted)
+    monkeypatch.setattr(room, "run", watched)
     return calls
 
 
 def go(tmp_path: Path, *patterns: str, **words: Any) -> list[dict[str, Any]]:
-    return sweep(patterns or ("tiny",), out=tmp_path / "runs", models=tmp_path / "models", jobs=1,
-                 progress=False, **words)
+    return sweep(patterns or ("tiny",), out=tmp_path / "runs", models=tmp_path / "models",
+                 **{"jobs": 1, "progress": False, **words})
 
 
-@pytest.mark.parametrize(
-    ("patterns", "found"),
-    [
-        (["tiny"], {"tiny/first", "tiny/second"}),
-        (["tiny/"], {"tiny/first", "tiny/second"}),
-        (["tiny/f*"], {"tiny/first"}),
-        (["*/second"], {"tiny/second"}),
-        (["tiny/first", "tiny/first"], {"tiny/first"}),
-        (["exp1/pgd-*"], {"exp1/pgd-at", "exp1/pgd-at-mixed"}),
-        (["exp1/pgd-at"], {"exp1/pgd-at"}),
-    ],
-)
+def stored(tmp_path: Path) -> Calls:
+    return [(r["recipe"], r["seed"]) for r in list_models(tmp_path / "models").to_dict("records")]
+
+
+def contents(tmp_path: Path) -> dict[Path, bytes]:
+    return {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(("patterns", "found"), [
+    (["tiny"], {"tiny/first", "tiny/second"}),
+    (["tiny/"], {"tiny/first", "tiny/second"}),
+    (["tiny/f*"], {"tiny/first"}),
+    (["*/second"], {"tiny/second"}),
+    (["tiny/first", "tiny/first"], {"tiny/first"}),
+    (["exp1/pgd-*"], {"exp1/pgd-at", "exp1/pgd-at-mixed"}),
+    (["exp1/pgd-at"], {"exp1/pgd-at"}),
+])
 def test_patterns(patterns: list[str], found: set[str]) -> None:
-    chosen = tasks(patterns)
-    assert {n for n, _ in chosen} == found and len(set(chosen)) == len(chosen) == sum(
-        RECIPES[n].seeds for n in found)
-    assert [s for _, s in chosen] == sorted(s for _, s in chosen), ("seed by seed: all recipes "
-                                                                    "soon have one model")
-    assert {s for _, s in tasks(patterns, 1)} == {0}
+    pairs = chosen(patterns)
+    assert {n for n, _ in pairs} == found and len(set(pairs)) == len(pairs)
+    assert len(pairs) == sum(RECIPES[n].seeds for n in found)
+    assert [s for _, s in pairs] == sorted(s for _, s in pairs), "soon every recipe has one model"
+    assert {s for _, s in chosen(patterns, 1)} == {0}
 
 
 @pytest.mark.parametrize("patterns", [["tony"], ["exp"], []])
 def test_a_pattern_that_matches_nothing(patterns: list[str]) -> None:
     with pytest.raises(CourseError, match="No recipe matches.*exp1/natural"):
-        tasks(patterns)
+        chosen(patterns)
 
 
-def test_hot_starts_come_first() -> None:
-    assert [sorted(w) for w in waves(tasks(["tiny"]))] == [ALL[:2], ALL[2:]]
-    assert waves([("tiny/first", 0), ("tiny/second", 1)]) == [[("tiny/first", 0),
-        ("tiny/second", 1)]], "another seed's"
-    assert waves([("tiny/second", 0)]) == [[("tiny/second", 0)]] and waves([]) == []
+def test_hot_starts_come_first(tmp_path: Path) -> None:
+    def order(*pairs: tuple[str, int]) -> list[list[str]]:
+        tasks = [training(*pair, models=tmp_path) for pair in pairs]
+        return [[task.name for task in wave] for wave in waves(tasks)]
+
+    names = [f"{name}, seed {seed}" for name, seed in ALL]
+    assert order(*reversed(ALL)) == [names[1::-1], names[:1:-1]]
+    assert order(ALL[0], ALL[3]) == [[names[0], names[3]]], "another seed's"
+    assert order(ALL[2]) == [[names[2]]] and order() == []
 
 
-def test_a_sweep_trains_stores_and_then_skips(tmp_path: Path,
-                                              trained: list[tuple[str, int]]) -> None:
+def test_a_sweep_trains_stores_and_then_skips(tmp_path: Path, trained: Calls) -> None:
     records = go(tmp_path)
-    assert trained == [*ALL[:2], *ALL[2:]] and sorted((r["recipe"], r["seed"])
-                                                      for r in records) == ALL
-    rows = list_models(tmp_path / "models").to_dict("records")
-    assert [(r["recipe"], r["seed"], r["bytes"] > 0) for r in rows] == [(n, s, n == "tiny/first")
-        for n, s in ALL]
-    before = {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
-    again = go(tmp_path)
-    assert trained == ALL and sorted(map(repr,
-                                         again)) == sorted(repr(load_record(n, seed=s,
-                                             root=tmp_path / "models")) for n, s in ALL)
-    assert before == {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
+    assert trained == ALL and sorted((r["recipe"], r["seed"]) for r in records) == ALL
+    assert stored(tmp_path) == ALL
+    assert [r["bytes"] > 0 for r in list_models(tmp_path / "models").to_dict("records")] == [True, True, False, False]
+    before, again = contents(tmp_path), go(tmp_path)
+    records = [load_record(n, seed=s, root=tmp_path / "models") for n, s in ALL]
+    assert trained == ALL and sorted(map(repr, again)) == sorted(map(repr, records))
+    assert contents(tmp_path) == before
     drop_weights("tiny/first", 1, tmp_path / "models")
     go(tmp_path)
-    assert trained == ALL, "a record whose weights were let go is enough"
+    assert trained == ALL, "a record whose weights were dropped is enough"
 
 
-def test_what_does_not_verify_is_made_again(tmp_path: Path, trained: list[tuple[str, int]]) -> None:
+def test_damaged_weights_and_other_recipes_are_trained_again(
+        tmp_path: Path, trained: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     go(tmp_path, "tiny/first")
     file = tmp_path / "models" / "tiny" / "first" / "seed1.safetensors"
     good = file.read_bytes()
     file.write_bytes(good[:-1] + b"!")
     go(tmp_path, "tiny/first")
     assert trained == [*ALL[:2], ("tiny/first", 1)] and file.read_bytes() == good
-
-
-def test_what_comes_from_another_recipe_is_made_again(
-    tmp_path: Path, trained: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go(tmp_path, "tiny/first", seeds=1)
     monkeypatch.setitem(RECIPES, "tiny/first", dataclasses.replace(RECIPES["tiny/first"], epochs=1))
     go(tmp_path, "tiny/first", seeds=1)
-    assert trained == [("tiny/first", 0)] * 2 and load_record("tiny/first",
-        root=tmp_path / "models")["made_from"]["epochs"] == 1
+    record = load_record("tiny/first", root=tmp_path / "models")
+    assert trained[3:] == [("tiny/first", 0)] and record["made_from"]["epochs"] == 1
 
 
 def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, calls = room.run, []
-
-    def interrupted(name: str, seed: int, *args: Any, **words: Any) -> Any:
-        calls.append((name, seed))
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(name, seed, *args, **words)
-
-    monkeypatch.setattr(room, "run", interrupted)
+    calls = counted(monkeypatch, stop=2)
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, "tiny/first")
-    assert [r["seed"] for r in list_models(tmp_path / "models").to_dict("records")] == [0]
+    assert stored(tmp_path) == ALL[:1]
     go(tmp_path, "tiny/first")
-    assert calls == [*ALL[:2], ("tiny/first", 1)] and [r["seed"]
-                                                       for r in list_models(tmp_path / "models")
-                                                       .to_dict("records")] == [0, 1]
+    assert calls == [*ALL[:2], ("tiny/first", 1)] and stored(tmp_path) == ALL[:2]
 
 
-def test_a_shortened_sweep_is_stored_under_another_name(tmp_path: Path,
-                                                        trained: list[tuple[str, int]]) -> None:
-    records = go(tmp_path, "tiny/first", seeds=1, epochs=1)
-    assert [r["recipe"] for r in records] == ["tiny/first@epochs=1"]
-    assert [r["recipe"] for r in list_models(tmp_path / "models").to_dict("records")] == ["tiny/first@epochs=1"]
-    go(tmp_path, "tiny/first", seeds=1, epochs=1)
-    assert trained == [("tiny/first", 0)]
+def test_a_shortened_sweep_is_stored_under_another_name(tmp_path: Path, trained: Calls) -> None:
+    for _ in range(2):
+        (record,) = go(tmp_path, "tiny/first", seeds=1, epochs=1)
+        assert record["recipe"] == "tiny/first@epochs=1"
+        assert stored(tmp_path) == [("tiny/first@epochs=1", 0)] and trained == ALL[:1]
     go(tmp_path, "tiny/first", seeds=1)
     assert trained == [("tiny/first", 0)] * 2
 
@@ -154,12 +149,10 @@ def test_the_callers_threads_are_given_back(tmp_path: Path) -> None:
 
 
 def test_jobs_do_not_change_the_models(tmp_path: Path) -> None:
-    one = go(tmp_path / "one", "tiny/first")
-    two = sweep(
-        ["tiny/first"], out=tmp_path / "two" / "runs", models=tmp_path / "two" / "models", jobs=2,
-        backend="threading", progress=False
-    )
+    places = [tmp_path / "one", tmp_path / "two"]
+    one, two = (go(place, "tiny/first", jobs=jobs, backend="threading")
+                for jobs, place in enumerate(places, 1))
     assert [r["history"] for r in one] == [r["history"] for r in two]
     for seed in (0, 1):
-        assert same_weights(*(load_model("tiny/first", seed=seed, root=tmp_path / d / "models")
-                              for d in ("one", "two")))
+        assert same_weights(*(load_model("tiny/first", seed=seed, root=place / "models")
+                              for place in places))

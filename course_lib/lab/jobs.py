@@ -1,0 +1,170 @@
+"""Many tasks in several processes, one thread each: the runner of sweep, examine, score and luf.
+
+Every finished task stores its result, and the same command skips it later: a kill costs the tasks
+that were running and no others. A task that fails is named at the end and stops no other task. With
+dask the processes may run on many machines, which must see the same folders under the same names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import joblib
+import safetensors.torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from course_lib.errors import CourseError, whole
+from course_lib.files import write_together
+from course_lib.machine import keep_memory, one_thread
+
+G = TypeVar("G")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One unit of work. Tasks of the same name are the same and are done once."""
+
+    name: str
+    work: Callable[[], Any]  # computes, stores and returns the result; it must pickle
+    stored: Callable[[], Any]  # the stored result, or None
+    needs: frozenset[str] = frozenset()  # the names of tasks that must be done before
+
+
+def piece(name: str, made_from: Any, compute: Callable[[], Tensor], out: Path) -> Task:
+    """A task whose result is a tensor, in a file below `out` that is named by a hash.
+
+    `made_from` is plain data that changes with everything the result depends on.
+    """
+    key = hashlib.sha256(json.dumps([name, made_from]).encode()).hexdigest()[:32]
+    file = out / "pieces" / f"{key}.safetensors"
+    return Task(name, partial(_write, file, compute), partial(_read, file))
+
+
+def _write(file: Path, compute: Callable[[], Tensor]) -> Tensor:
+    result = compute().contiguous()
+    body = safetensors.torch.save({"result": result})
+    write_together({file: _seal(file, body) + body})
+    return result
+
+
+def _read(file: Path) -> Tensor | None:
+    """The tensor; None where the file is missing, damaged or another task's."""
+    with contextlib.suppress(OSError):
+        raw = file.read_bytes()
+        if raw[:32] == _seal(file, raw[32:]):
+            return safetensors.torch.load(raw[32:])["result"]
+    return None
+
+
+def _seal(file: Path, body: bytes) -> bytes:
+    return hashlib.sha256(file.name.encode() + body).digest()
+
+
+def run_all(groups: Mapping[G, Sequence[Task]], finish: Callable[[G, list[Any]], R], *,
+            jobs: int = 2, backend: str = "loky", scheduler: str | None = None,
+            progress: bool = True, **bar: Any) -> list[R]:
+    """Do every task that has no stored result; return what `finish` makes of each group of tasks.
+
+    `finish(group, results)` runs in this process, as soon as the group's last task is done. What
+    failed is named in one CourseError at the end. `bar` is for tqdm.
+    """
+    tasks = {task.name: task for members in groups.values() for task in members}
+    unfinished = {group: [task.name for task in members] for group, members in groups.items()}
+    results, finished, errors = dict[str, Any](), dict[G, R](), list[str]()
+    with workers(backend, jobs, scheduler):
+        for name, result, error in tqdm(_outcomes([*tasks.values()]), total=len(tasks),
+                                        disable=not progress, **bar):
+            if error:
+                errors.append(f"{name}: {error}")
+                continue
+            results[name] = result
+            for group in [g for g, names in unfinished.items() if results.keys() >= {*names}]:
+                try:
+                    finished[group] = finish(group, [results[n] for n in unfinished.pop(group)])
+                except CourseError as e:
+                    errors.append(str(e))
+    if errors:
+        more = [f"... and {len(errors) - 5} more errors"] if len(errors) > 5 else []
+        raise CourseError("\n".join([*errors[:5], *more]))
+    return [finished[group] for group in groups]
+
+
+def _outcomes(tasks: Sequence[Task]) -> Iterator[tuple[str, Any, str]]:
+    """Name, result and error of each task: the stored ones first, then the others as they end."""
+    missing, failed = [], set[str]()
+    for task in tasks:
+        if (result := task.stored()) is None:
+            missing.append(task)
+        else:
+            yield task.name, result, ""
+    for wave in waves(missing):
+        for task in [t for t in wave if t.needs & failed]:
+            reason = f"not started, because {', '.join(sorted(task.needs & failed))} failed"
+            wave.remove(task)
+            failed.add(task.name)
+            yield task.name, None, reason
+        calls = [joblib.delayed(_attempt)(task) for task in wave]
+        try:
+            for outcome in joblib.Parallel(return_as="generator_unordered", batch_size=1)(calls):
+                if outcome[2]:
+                    failed.add(outcome[0])
+                yield outcome
+        except BrokenProcessPool:
+            raise CourseError("A worker process was killed, perhaps for lack of memory. Finished "
+                              "tasks are stored; go on with fewer jobs.") from None
+
+
+def _attempt(task: Task) -> tuple[str, Any, str]:
+    """In a worker: the task's name and result, or why it failed."""
+    keep_memory()
+    try:
+        with one_thread():
+            return task.name, task.work(), ""
+    except CourseError as e:
+        return task.name, None, str(e)
+    except Exception:  # a bug: everything that helps to find it
+        return task.name, None, traceback.format_exc()
+
+
+def waves(tasks: Sequence[Task]) -> list[list[Task]]:
+    """The tasks in rounds: each comes after those of them that it needs."""
+    names = {task.name for task in tasks}
+    first = [task for task in tasks if not task.needs & names]
+    return [first, *waves([task for task in tasks if task.needs & names])] if first else []
+
+
+@contextlib.contextmanager
+def workers(backend: str, jobs: int, scheduler: str | None) -> Iterator[None]:
+    """joblib's configuration: `jobs` processes here, or the workers of a dask scheduler."""
+    if scheduler is not None and backend != "dask":
+        raise CourseError(f"A scheduler ({scheduler}) was given with backend {backend!r}; only "
+                          "backend='dask' has one.")
+    options: dict[str, Any] = {"n_jobs": whole(jobs, "jobs", 1)}
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
+        if backend == "dask":
+            from distributed import Client, default_client
+
+            try:
+                options = {"client": stack.enter_context(Client(scheduler, set_as_default=False))
+                           if scheduler else default_client()}
+            except (OSError, ValueError) as e:
+                where = f"at {scheduler}" if scheduler else "in this process (distributed.Client)"
+                raise CourseError(f"No dask scheduler answers {where}. Start one (`dask scheduler`,"
+                                  f" then `dask worker ADDRESS`) and pass scheduler=ADDRESS. ({e})"
+                                  ) from None
+        # joblib replaces a worker whose memory has grown; no task is lost
+        warnings.filterwarnings("ignore", "A worker stopped while")
+        with joblib.parallel_config(backend, **options):
+            yield

@@ -1,0 +1,106 @@
+"""The runner: nothing is done twice, and what fails is named and costs nothing else."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from course_lib.errors import CourseError
+from course_lib.lab.jobs import Task, piece, run_all
+
+DONE: list[str] = []
+
+
+def work(name: str, error: Exception | None = None) -> str:
+    DONE.append(name)
+    if error is not None:
+        raise error
+    return name.upper()
+
+
+def task(name: str, error: Exception | None = None, needs: str = "",
+         stored: str | None = None) -> Task:
+    return Task(name, partial(work, name, error), lambda: stored, frozenset(needs.split()))
+
+
+def run(groups: dict[str, list[Task]], finish: Any = lambda group, found: (group, *found),
+        **words: Any) -> list[Any]:
+    DONE.clear()
+    return run_all(groups, finish, **{"jobs": 1, "progress": False, **words})
+
+
+def test_each_task_is_done_once_after_those_it_needs() -> None:
+    one, two, three = task("one", needs="two"), task("two"), task("three", stored="there")
+    assert run({"a": [one, two], "b": [two, three]}) == [("a", "ONE", "TWO"), ("b", "TWO", "there")]
+    assert DONE == ["two", "one"]
+    assert run({}) == []
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_task_that_fails_is_named_and_costs_no_other(jobs: int) -> None:
+    finished: list[str] = []
+    groups = {"a": [task("bad", CourseError("The disk is full."))],
+              "b": [task("bug", ZeroDivisionError("by zero"))],
+              "c": [task("child", needs="bad")], "d": [task("grandchild", needs="child")],
+              "e": [task("good")]}
+    with pytest.raises(CourseError) as caught:
+        run(groups, lambda group, found: finished.append(group), jobs=jobs, backend="threading")
+    text = str(caught.value)
+    assert finished == ["e"] and sorted(DONE) == ["bad", "bug", "good"]
+    assert "bad: The disk is full." in text and "in work" in text and "by zero" in text
+    assert "child: not started, because bad failed" in text
+    assert "grandchild: not started, because child failed" in text
+
+
+def test_a_group_that_cannot_be_finished_costs_no_other() -> None:
+    finished: list[str] = []
+
+    def finish(group: str, found: list[str]) -> None:
+        if group != "g8":
+            raise CourseError(f"{group} is gone")
+        finished.append(group)
+
+    with pytest.raises(CourseError) as caught:
+        run({f"g{i}": [task(f"t{i}")] for i in range(9)}, finish)
+    assert finished == ["g8"] and len(DONE) == 9
+    assert str(caught.value).splitlines()[4:] == ["g4 is gone", "... and 3 more errors"]
+
+
+def test_a_killed_worker_is_reported_in_plain_words() -> None:
+    dead = Task("dead", partial(os._exit, 3), partial({}.get, "result"))
+    with pytest.raises(CourseError, match="A worker process was killed.*go on with fewer jobs"):
+        run({"a": [dead]}, jobs=2, backend="loky")
+
+
+def test_each_group_is_finished_as_soon_as_it_is_complete() -> None:
+    def finish(group: str, found: list[str]) -> int:
+        return len(DONE)
+
+    groups = {"a": [task("one"), task("two")], "b": [task("three")], "c": [task("x", stored="X")]}
+    assert run(groups, finish) == [2, 3, 0]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "of another", "a folder", "gone"])
+def test_a_piece_is_believed_only_as_it_was_written(damage: str, tmp_path: Path) -> None:
+    value = torch.arange(6.0).half().view(3, 2).T
+    one, other = (piece("p", made_from, partial(Tensor.clone, value), tmp_path)
+                  for made_from in ("a", "b"))
+    assert one.stored() is None
+    assert torch.equal(one.work(), value) and torch.equal(one.stored(), value)
+    assert one.stored().dtype == torch.float16 and other.stored() is None
+    other.work()
+    file, another = one.stored.args[0], other.stored.args[0]  # type: ignore[attr-defined]
+    raw = file.read_bytes()
+    file.unlink()
+    if damage == "a folder":
+        file.mkdir()
+    elif damage != "gone":
+        file.write_bytes({"flipped": raw[:-1] + bytes([raw[-1] ^ 1]), "cut": raw[:-1], "empty": b"",
+                          "of another": another.read_bytes()}[damage])
+    assert one.stored() is None and torch.equal(other.stored(), value)
