@@ -110,7 +110,7 @@ def test_the_setup_cell_and_the_imports_of_every_notebook(twin: Twin) -> None:
         scripts.append("\n".join([setup, *imports, "import course_lib",
                                   "assert course_lib.__file__.startswith(os.getcwd())"]))
     for path, told in zip(NOTEBOOKS, in_fresh_folders(twin, scripts), strict=True):
-        line = r"Colab: Python \S+, torch \S+, CPU, \d+ threads\. Results go to \S+ only\. When Colab .*\n"
+        line = r"Colab: Python \S+, torch \S+, CPU, \d+ threads\. Results go to \S+ only\. Colab deletes .*\n"
         assert re.fullmatch(line, told), f"{path.stem}: {told}"
     assert all({p.name for p in folder.iterdir()} == {"course"}
                for folder in twin.content.iterdir()), "only the clone is left behind"
@@ -133,7 +133,7 @@ def test_what_the_setup_cell_says_when_it_cannot_go_on(twin: Twin) -> None:
         r"RuntimeError: course_lib was not found, and the project has no public address yet: open this notebook inside a clone\.",
         r"RuntimeError: This Python has no safetensors\. Run `%pip install --no-deps safetensors`",
         # Drive is refused: a warning, and the course goes on
-        r"Colab: Python .* only\. When Colab takes the machine away",
+        r"Colab: Python .* only\. Colab deletes takes the machine away",
     ]
     for told, words in zip(in_fresh_folders(twin, scripts, TWIN_DRIVE="refused"), wanted,
                            strict=True):
