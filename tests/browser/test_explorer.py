@@ -19,7 +19,7 @@ from course_lib.checkpoints import Store
 from course_lib.methods import METHODS
 from tests.browser.servers import KEPT, browser, opened, server
 
-CODE = "from course_lib.explorer.widgets import explore\nexplore(out='saved')"
+CODE = "from course_lib.explorer import explore\nexplore(out='saved')"
 KINDS = ("voila", "lab")
 EXCHANGED = ("old => { const i = document.querySelector('img.explorer-figure'); return i && i.src "
              "!== old && i.complete }")

@@ -18,9 +18,9 @@ from course_lib import CourseError, Optim, build, evaluate, fit, load
 from course_lib.attacks import ATTACKS
 from course_lib.checkpoints import Store
 from course_lib.data import Split
-from course_lib.explorer.curves import BUDGETS, Curve, current, load_curve, measure, named, publish_curve
+from course_lib.explorer.curves import BUDGETS, STORED, Curve, compute_curve, current, load_curve, publish_curve
 from course_lib.explorer.sources import as_csv, from_folder, images_of, table
-from course_lib.explorer.views import VIEWS, Explorer, Look
+from course_lib.explorer.views import VIEWS, Choice, Explorer
 from course_lib.methods import METHODS
 from course_lib.models import MODELS
 from course_lib.recipes import RECIPES
@@ -30,7 +30,7 @@ from course_lib.zoo import load_report, publish
 from tests.helpers import Linear, split
 
 FASHION = load("fashion-mnist").test
-STORED = sorted(named())
+CURVES = sorted(STORED.named())
 SMALL = Linear((1, 6, 6), classes=3, dtype=torch.float32)
 
 
@@ -51,7 +51,7 @@ def test_every_headline_model_has_a_curve_that_is_not_stale() -> None:
                if p.is_file()) < 2_000_000
 
 
-@pytest.mark.parametrize("name", [n for n in STORED if n.startswith("exp")])
+@pytest.mark.parametrize("name", [n for n in CURVES if n.startswith("exp")])
 @pytest.mark.parametrize("eps", [8, 16])
 def test_a_curve_is_the_stored_report(name: str, eps: int) -> None:
     curve, stored = load_curve(name, FASHION), load_report(name, eps=eps / 255)
@@ -64,7 +64,7 @@ def test_a_curve_is_the_stored_report(name: str, eps: int) -> None:
 def test_measure_agrees_with_evaluate_and_grows_with_the_budget() -> None:
     part = split(60)
     done: list[tuple[int, int]] = []
-    curve = measure(SMALL, part, "pgd20", (4, 64, 16), batch=500, tick=lambda a,
+    curve = compute_curve(SMALL, part, "pgd20", (4, 64, 16), batch=500, tick=lambda a,
                     b: done.append((a, b)))
     for eps in (4, 16, 64):
         assert curve.report(eps).rob == evaluate(SMALL, part, ATTACKS["pgd20"].at(eps / 255),
@@ -75,7 +75,7 @@ def test_measure_agrees_with_evaluate_and_grows_with_the_budget() -> None:
     wrong = curve.at(0) != curve.y
     assert torch.equal(curve.at(64)[wrong],
                        curve.at(0)[wrong]), "what is wrong already is attacked no further"
-    few = measure(SMALL, part, "pgd20", (4,), per_class=5)
+    few = compute_curve(SMALL, part, "pgd20", (4,), per_class=5)
     assert few.errors(4).counts == (5, 5, 5) and torch.equal(part.y[few.places], few.y)
 
 
@@ -85,8 +85,8 @@ def test_a_cell_holds_the_images_the_matrix_counts() -> None:
     assert matrix.sum() == 10_000 and (matrix.sum(1) == 1000).all()
     assert 1 - float(matrix.diagonal().sum()) / 10_000 == pytest.approx(curve.errors(8).mean)
     for row, column in ((6, 0), (0, 0), (1, 9)):
-        there = curve.cell(8, row, column)
-        assert len(there) == matrix[row, column] and (FASHION.y[there] == row).all()
+        places = curve.cell(8, row, column)
+        assert len(places) == matrix[row, column] and (FASHION.y[places] == row).all()
     with pytest.raises(CourseError, match=r"not computed at 7/255"):
         curve.at(7)
 
@@ -98,7 +98,7 @@ def beside(tmp_path: Path) -> tuple[Path, Split, Curve]:
     publish("mine/one", 0, build("lenet5"),
             {"made_from": {"model": "lenet5", "classes": list(part.classes)}, "reports": []},
             tmp_path)
-    curve = measure(build("lenet5"), part, budgets=(8,))
+    curve = compute_curve(build("lenet5"), part, budgets=(8,))
     publish_curve("mine/one", 0, curve, part, tmp_path)
     return tmp_path, part, curve
 
@@ -106,8 +106,8 @@ def beside(tmp_path: Path) -> tuple[Path, Split, Curve]:
 def test_a_stored_curve_comes_back(beside: tuple[Path, Split, Curve]) -> None:
     root, part, curve = beside
     again = load_curve("mine/one", part, root=root)
-    assert torch.equal(again.said,
-                       curve.said) and again.eps == curve.eps and again.classes == part.classes
+    assert torch.equal(again.predicted,
+                       curve.predicted) and again.eps == curve.eps and again.classes == part.classes
 
 
 def test_a_stale_or_damaged_curve_is_seen(beside: tuple[Path, Split, Curve]) -> None:
@@ -166,12 +166,12 @@ def test_the_path_of_an_image_says_where_it_crosses(explorer: Explorer) -> None:
 
 
 def test_a_live_attack_takes_the_place_of_the_curve(explorer: Explorer) -> None:
-    look = Look(attack="cw20", per_class=3, eps=8, models=("exp1/natural",))
+    look = Choice(attack="cw20", per_class=3, eps=8, models=("exp1/natural",))
     with pytest.raises(CourseError, match="press Attack now"):
-        explorer.view(look)
+        explorer.draw(look)
     done: list[tuple[int, int]] = []
     explorer.attack(look, lambda a, b: done.append((a, b)))
-    assert done[-1] == (60, 60) and "30 test images" in explorer.view(look).alt
+    assert done[-1] == (60, 60) and "30 test images" in explorer.draw(look).alt
     explorer.attack(look, lambda a, b: pytest.fail("what was computed is kept"))
 
 
@@ -183,7 +183,7 @@ def test_bad_words_are_answered(explorer: Explorer) -> None:
     with pytest.raises(CourseError, match="not computed at 7"):
         explorer.look("errors", "exp1/natural", eps=7)
     with pytest.raises(CourseError, match="3 models"):
-        explorer.view(dataclasses.replace(Look(), models=("exp1/natural",) * 3))
+        explorer.draw(dataclasses.replace(Choice(), models=("exp1/natural",) * 3))
     with pytest.raises(CourseError, match="Unknown class 'Shoe'"):
         explorer.look("cell", "exp1/natural", row="Shoe")
     with pytest.raises(CourseError, match="Unknown model"):
@@ -244,7 +244,7 @@ def test_two_models_share_a_score_or_it_is_said(tmp_path: Path) -> None:
     assert x.scores(["mine/people", "mine/three"]) == ["CAU"]
     with pytest.raises(CourseError, match="different classes or groups"):
         x.look("scores", "mine/people", "mine/three")
-    with pytest.raises(CourseError, match="no score in common that is stored"):
+    with pytest.raises(CourseError, match="no stored score in common"):
         x.look("scores", "mine/people", "mine/none")
     with pytest.raises(CourseError, match="Unknown score 'LUF'"):
         x.look("scores", "mine/people", score="LUF")
@@ -265,14 +265,14 @@ def test_checkpoints_and_finished_runs_of_ones_own(tmp_path: Path) -> None:
     assert x.add(tmp_path) == ["models: mine/one · seed 1", "runs/mine: checkpoint"]
     weights = Store(tmp_path / "runs" / "mine").latest()[1]["model"]  # type: ignore[index]
     label = "runs/mine: checkpoint"
-    assert all(torch.equal(v, weights[k]) for k, v in x.seen(label).model().state_dict().items())
-    assert "1 epochs" in x.view(Look("history", (label,))).alt
+    assert all(torch.equal(v, weights[k]) for k, v in x.source(label).model.state_dict().items())
+    assert "1 epochs" in x.draw(Choice("history", (label,))).alt
     with pytest.raises(CourseError, match="Attack now"):
-        x.view(Look("errors", (label,)))
-    look = Look("errors", (label, "exp1/natural"), "pgd10", per_class=2)
+        x.draw(Choice("errors", (label,)))
+    look = Choice("errors", (label, "exp1/natural"), "pgd10", per_class=2)
     x.attack(look)
-    assert "20 test images" in x.view(look).alt
-    found = {r["model"]: r for r in table(x.models)}
+    assert "20 test images" in x.draw(look).alt
+    found = {r["model"]: r for r in table(x.models).to_dict("records")}
     assert found[label]["method"] == "checkpoint: 1 of 1 epochs" and set(found) == set(x.models)
 
 
@@ -286,14 +286,14 @@ def test_a_folder_that_is_not_one_and_files_that_are_damaged(tmp_path: Path) -> 
     for path in (tmp_path / "a").glob("ckpt-*"):
         path.write_bytes(path.read_bytes()[:50])
     (seen,) = from_folder(tmp_path).values()
-    for call in (seen.model, seen.record, lambda: seen.history):
+    for call in (lambda: seen.model, lambda: seen.record):
         with pytest.raises(CourseError, match="no checkpoint that verifies"):
             call()
-    assert "cannot be read" in table({"a": seen})[0]["method"]
+    assert "cannot be read" in table({"a": seen}).iloc[0]["method"]
     (tmp_path / "a" / "store.json").write_bytes(b"{")
     (seen,) = from_folder(tmp_path).values()
     with pytest.raises(CourseError, match="damaged"):
-        seen.test()
+        _ = seen.classes
 
 
 def test_a_checkpoint_of_another_network_says_so(tmp_path: Path,
@@ -302,11 +302,11 @@ def test_a_checkpoint_of_another_network_says_so(tmp_path: Path,
     (seen,) = from_folder(tmp_path).values()
     monkeypatch.setattr("course_lib.explorer.sources.MODELS", {"other": MODELS["lenet5"].__class__})
     with pytest.raises(CourseError, match=r"is of LeNet5, which fits none of: other"):
-        seen.model()
+        _ = seen.model
 
 
 def test_the_table_sorts_filters_and_goes_to_csv(explorer: Explorer) -> None:
-    rows = table(explorer.models, sort="robust 8/255 worst", down=True, words="EXP1 pgd")
+    rows = table(explorer.models, sort="robust 8/255 worst", down=True, words="EXP1 pgd").to_dict("records")
     errors = [r["robust 8/255 worst"] for r in rows]
     assert len(errors) > 3 and errors == sorted(errors,
                                                 reverse=True) and all(
@@ -314,7 +314,7 @@ def test_the_table_sorts_filters_and_goes_to_csv(explorer: Explorer) -> None:
     seeds = [int(r["model"][-1]) if "seed" in r["model"] else 0 for r in rows]
     assert errors == [load_report(r["model"].split(" ")[0], seed=seed).rob.worst for r,
                       seed in zip(rows, seeds, strict=True)]
-    assert "<th" in rows._repr_html_() and as_csv(rows).splitlines()[0].startswith(
+    assert as_csv(rows).splitlines()[0].startswith(
         "model,method,images")
     with pytest.raises(CourseError, match="no column 'size'"):
         table(explorer.models, sort="size")

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.explorer.views import Look, View
+from course_lib.explorer.views import Choice, Drawing
 
 with warnings.catch_warnings():
     # ipywidgets' own, of comms without a kernel
     warnings.simplefilter("ignore", DeprecationWarning)
-    from course_lib.explorer.widgets import NONE, TITLES, Panel, explore
+    from course_lib.explorer import explore
+    from course_lib.explorer.widgets import NONE, TITLES, Panel
 
 MODELS = ("exp1/natural", "exp1/pgd-at", "exp3/remargin-05")
 
@@ -42,7 +43,7 @@ def picture(panel: Panel) -> bytes:
 def test_it_opens_with_two_models_and_a_figure_with_its_text(panel: Panel) -> None:
     assert picture(panel).startswith(b"\x89PNG") and words(panel).startswith("Errors by class")
     assert f'alt="{words(panel)}"' in panel.picture.value
-    assert panel.look().models == ("exp1/natural", "exp1/pgd-at")
+    assert panel.choice().models == ("exp1/natural", "exp1/pgd-at")
 
 
 @pytest.mark.parametrize(("control", "value", "shows"),
@@ -61,7 +62,7 @@ def test_every_view_opens(panel: Panel) -> None:
     for view in TITLES:
         panel.view.value = view
         seen.add(panel.picture.value)
-        assert "cannot be shown" not in words(panel) and len(panel.picture.value) > 2_000
+        assert "cannot be shown" not in words(panel) and len(panel.picture.value) > 1_000
     assert len(seen) == len(TITLES)
 
 
@@ -145,7 +146,7 @@ def test_bad_folders_and_damaged_models_are_sentences(panel: Panel,
     def broken(*_: object) -> None:
         raise RuntimeError("a <file> nobody foresaw")
 
-    monkeypatch.setattr(panel.explorer, "view", broken)
+    monkeypatch.setattr(panel.explorer, "draw", broken)
     panel.eps.value = 20
     assert ("cannot be shown (RuntimeError: a &lt;file&gt; nobody foresaw)" in panel.note.value
             and panel.picture.value == "")
@@ -170,14 +171,14 @@ def test_two_messages_at_once_are_answered_one_after_the_other(panel: Panel,
         monkeypatch: pytest.MonkeyPatch) -> None:
     """JupyterLab gives each control a thread of the kernel: what comes while a figure is drawn must
     not be lost."""
-    drawing, free, view = threading.Event(), threading.Event(), panel.explorer.view
+    drawing, free, view = threading.Event(), threading.Event(), panel.explorer.draw
 
-    def slow(look: Look) -> View:
+    def slow(choice: Choice) -> Drawing:
         drawing.set()
         assert free.wait(10)
-        return view(look)
+        return view(choice)
 
-    monkeypatch.setattr(panel.explorer, "view", slow)
+    monkeypatch.setattr(panel.explorer, "draw", slow)
     first = threading.Thread(target=setattr, args=(panel.eps, "value", 14))
     second = threading.Thread(target=setattr, args=(panel.view, "value", "budgets"))
     first.start()
