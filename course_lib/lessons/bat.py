@@ -80,8 +80,8 @@ EXERCISES = {
                 lambda right, extra: _pair(right, extra + 1),
             "x_a is always your first wrong iterate. With `extra` it is a later one; the authors' "
             "code uses extra = 1.": lambda right, extra: _pair(right, 0),
-            "An iterate can be right again after a wrong one. x_c is the one before the FIRST "
-            "wrong one.": lambda right, extra: (
+            "x_c is the iterate before the FIRST wrong one. Later iterates can be right again.":
+                lambda right, extra: (
                 max((t for t, ok in enumerate(right) if ok), default=0), _pair(right, extra)[1]),
             "`extra` counts wrong iterates only. Skip the right ones in between.":
                 lambda right, extra: (
@@ -95,8 +95,7 @@ EXERCISES = {
                 lambda right, extra: _pair(right, extra)[::-1],
         },
         hints=(
-            "First list the indices of all wrong iterates: [t for t in range(len(right)) if not "
-            "right[t]].",
+            "First list the wrong iterates: [t for t in range(len(right)) if not right[t]].",
             "x_c is one before the first of them, but not below 0. x_a is entry `extra` of that "
             "list, or len(right).",
         ),
@@ -145,8 +144,8 @@ EXERCISES = {
         solution=_unevenness,
         cases=_matrices,
         mistakes={
-            "Return half of this. One class's surplus is another's deficit, and the sum counts "
-            "both.": lambda m: 2 * _unevenness(m),
+            "Return half of this. The sum counts each class's surplus and another's deficit.":
+                lambda m: 2 * _unevenness(m),
             "These are row sums, which are all equal after normalising. Sum over the rows, so that "
             "one number per column is left.": lambda m: _distance(_shares(m).sum(1) / len(m)),
             "A class with more images counts more. Divide each row by its sum first.":
@@ -163,7 +162,6 @@ EXERCISES = {
             "share = matrix / matrix.sum(1, keepdim=True); columns = share.mean(0); then half the "
             "sum of |columns - 1/C|.",
         ),
-        praise="If this share of all answers went to other classes, every class would be "
-        "predicted equally often.",
+        praise="If this share of all answers moved, every class would be predicted equally often.",
     ),
 }

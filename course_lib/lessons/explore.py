@@ -57,16 +57,15 @@ EXERCISES = {
                 lambda m: _wrong(m).sum(0),
             "You divide by all images. The shares of the wrong answers must sum to one.":
                 lambda m: _wrong(m).sum(0) / m.sum(),
-            "You divide each column by its own sum. That is the share of this answer that is "
-            "wrong.": lambda m: _wrong(m).sum(0) / m.sum(0),
+            "You divide each column by its own sum: the share of this answer that is wrong.":
+                lambda m: _wrong(m).sum(0) / m.sum(0),
         },
         hints=(
             "Rows are true classes, columns are answers. The diagonal is right and does not count.",
             "torch.diag(matrix) is the diagonal as a vector, and torch.diag of a vector is a "
             "matrix. Subtract it, then sum(0), then scale.",
         ),
-        praise="If every share were 1/C, no class would be predicted by mistake more often than "
-        "another.",
+        praise="If every share were 1/C, the wrong answers would be spread evenly.",
     ),
     "07.reached": Exercise(
         solution=_crossing,
@@ -90,10 +89,8 @@ EXERCISES = {
         hints=(
             "Go through i = 1, 2, ... until errors[i] is above the level. It was reached on the "
             "line from eps[i - 1] to eps[i].",
-            "share = (level - errors[i - 1]) / (errors[i] - errors[i - 1]) of the way from "
-            "eps[i - 1] to eps[i].",
+            "share = (level - errors[i - 1]) / (errors[i] - errors[i - 1]) of the way between.",
         ),
-        praise="One number per class, in grey levels: the picture of all budgets, read "
-        "horizontally.",
+        praise="One number per class, in grey levels: all budgets, read horizontally.",
     ),
 }

@@ -68,8 +68,7 @@ EXERCISES = {
                 lambda lam, gap, rate, low, high: (1 + 2 * (lam + rate * gap)).clamp(low, high),
         },
         hints=(
-            "First the new multiplier, lam + rate * gap; then its margin, exp(2 lambda); then the "
-            "clip.",
+            "First move the multiplier, lam + rate * gap; then exp(2 lambda); then the clip.",
             "torch.exp(...) and .clamp(low, high), in this order.",
         ),
         praise="If a gap stays, the margin grows by the same factor in each epoch.",
@@ -119,10 +118,8 @@ EXERCISES = {
                 lambda points: [points[i] for i in _front(points)],
         },
         hints=(
-            "Drop point i if some other point is at most as large in both coordinates and smaller "
-            "in one of them.",
-            "any(x <= a and y <= b and (x < a or y < b) for x, y in points) says whether (a, b) is "
-            "dominated.",
+            "Drop a point if another is at most as large in both coordinates and smaller in one.",
+            "(a, b) is out if any(x <= a and y <= b and (x < a or y < b) for x, y in points).",
         ),
         praise="None of the remaining points is better than another in both errors. Which to "
         "choose depends on what you want.",

@@ -55,8 +55,7 @@ EXERCISES = {
         mistakes={
             "These are the multipliers minus their mean. If every multiplier is zero, each class "
             "should still have the weight 1/C.": lambda phi: phi - phi.mean(),
-            "These sum to more than one. Each class's gain is paid for by all classes: subtract "
-            "the mean of phi.": lambda phi: 1 / len(phi) + phi,
+            "These sum to more than one. Subtract the mean of phi.": lambda phi: 1 / len(phi) + phi,
             "You subtract the sum of phi. Subtract its mean, the sum divided by C.":
                 lambda phi: 1 / len(phi) + phi - phi.sum(),
             "You scale the weights to sum to one. The Lagrangian subtracts the mean of phi.":
@@ -80,8 +79,8 @@ EXERCISES = {
         mistakes={
             "A multiplier of a constraint must not be negative. Clamp it at 0.":
                 lambda lam, e, m, tau, a, lim: _scaled(_moved(lam, e, m, tau, a), lim),
-            "The limit is missing. If the multipliers sum to more than lim, scale all of them "
-            "down.": lambda lam, e, m, tau, a, lim: _moved(lam, e, m, tau, a).clamp(min=0),
+            "The limit is missing. If the multipliers sum to more than lim, scale all down.":
+                lambda lam, e, m, tau, a, lim: _moved(lam, e, m, tau, a).clamp(min=0),
             "You clamp the gap. A class that does better than it must should lose weight again.":
                 lambda lam, e, m, tau, a, lim: _scaled(lam + a * (e - m - tau).clamp(min=0), lim),
             "The tolerance is missing. The gap is err - mean - tau.":
@@ -101,8 +100,7 @@ EXERCISES = {
         hints=(
             "Three steps: lam + rate * gap with gap = err - mean - tau; not below 0; if the sum is "
             "above lim, times lim / sum.",
-            "moved = (lam + rate * (err - mean - tau)).clamp(min=0); then compare moved.sum() with "
-            "lim.",
+            "moved = (lam + rate * (err - mean - tau)).clamp(min=0); then compare the sum to lim.",
         ),
         praise="Dual ascent: the multiplier grows as long as its constraint is violated.",
     ),
@@ -127,8 +125,7 @@ EXERCISES = {
         },
         hints=(
             "First take the five differences after - before. From here on use only these.",
-            "t times the standard deviation of the differences, divided by the square root of how "
-            "many there are.",
+            "t times the std of the differences, divided by the root of their number.",
         ),
         praise="Whatever both values of a pair share cancels in the difference. If they share "
         "little, pairing gains little.",

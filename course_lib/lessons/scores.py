@@ -111,8 +111,8 @@ EXERCISES: dict[str, Exercise] = {
                     (without - full).abs().amax(2).mean(), *_luf(full, without)[1:]),
             "LUF takes the largest change over all classes, not only over the predicted one.":
                 lambda full, without: (_only_predicted(full, without), *_luf(full, without)[1:]),
-            "LUF_t counts how many of the models change a prediction, not whether any of them "
-            "does.": lambda full, without: (
+            "LUF_t counts how many models change a prediction, not whether any of them does.":
+                lambda full, without: (
                 _luf(full, without)[0], _flips(full, without).any(0).double().mean(),
                 _luf(full, without)[2]),
             "LUF_t and LUF_l are swapped.":
@@ -134,8 +134,8 @@ EXERCISES: dict[str, Exercise] = {
         mistakes={
             "These are differences of hard decisions. EOU compares mean confidences.":
                 lambda p, y, group: _eou((p > 0.5).double(), y, group),
-            "Condition on the label: one number for the examples with label 0 and one for those "
-            "with label 1.": lambda p, y, group: [_range(_means(p, group))] * 2,
+            "Condition on the label: one number for the examples of each label.":
+                lambda p, y, group: [_range(_means(p, group))] * 2,
             "The two labels are swapped.": lambda p, y, group: _eou(p, y, group)[::-1],
             "This compares the first group with the last. The score is the range over all groups.":
                 lambda p, y, group: [(m[0] - m[-1]).abs() for m in _by_label(p, y, group)],
@@ -148,7 +148,6 @@ EXERCISES: dict[str, Exercise] = {
             "confidence[(y == label) & (group == g)].",
             "A list of two numbers: the largest mean minus the smallest, for label 0 and label 1.",
         ),
-        praise="No decision is made yet. A gap in confidence may or may not become a gap in "
-        "decisions.",
+        praise="No decision is made yet. A gap in confidence need not become a gap in decisions.",
     ),
 }

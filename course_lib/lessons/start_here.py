@@ -79,12 +79,9 @@ EXERCISES = {
                 lambda r: max((t for t, ok in enumerate(r) if not ok), default=len(r) - 1),
         },
         hints=(
-            "right[t] says whether the iterate z_t is still classified correctly. Look for the "
-            "first False.",
-            "right.index(False) finds it, but raises an error if there is none. Test `False in "
-            "right` first.",
+            "right[t] says whether z_t is still classified correctly. Look for the first False.",
+            "right.index(False) finds it. Where none is, it raises: test `False in right` first.",
         ),
-        praise="FAT trains on this iterate, and BAT on the pair around it. You will meet it again "
-        "in notebook 04.",
+        praise="FAT trains on this iterate, and BAT on the pair around it (notebook 04).",
     ),
 }

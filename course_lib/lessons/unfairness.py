@@ -49,8 +49,7 @@ EXERCISES = {
             "You divide by the number of all images. The error of a class is a share of that "
             "class, so divide by the size of the class.":
                 lambda y, p, n: [_share((y == c) & (p != c)) for c in range(n)],
-            "You take the images predicted as c, which gives 1 - precision. Take the images whose "
-            "label is c.":
+            "You take the images predicted as c (1 - precision). Take those whose label is c.":
                 lambda y, p, n: [_share(y[p == c] != c) for c in range(n)],
             "These are counts. Divide each by the size of its class.":
                 lambda y, p, n: [float(((y == c) & (p != c)).sum()) for c in range(n)],
@@ -60,10 +59,8 @@ EXERCISES = {
                                  for c in range(n)],
         },
         hints=(
-            "Take one class at a time: the images with y == c. What share of them is predicted as "
-            "something else?",
-            "For one class: (predicted[y == c] != c).float().mean(). Now make a list over c in "
-            "range(n_classes).",
+            "Take one class at a time, y == c. What share of it is predicted as something else?",
+            "For one class: (predicted[y == c] != c).float().mean(). Now loop over c in range(n).",
         ),
         praise="All results in this notebook are made from these numbers.",
     ),
@@ -75,14 +72,12 @@ EXERCISES = {
             "already and went from one wrong class to another. The reproduction's code does the "
             "same; then standard + boundary is not the robust error.":
                 lambda y, clean, attacked: _share(clean != attacked),
-            "This is the robust error. It still contains the images that were wrong before any "
-            "attack.":
+            "This is the robust error. It includes the images that were wrong before the attack.":
                 lambda y, clean, attacked: _share((clean != y) | (attacked != y)),
             "This is the error under attack. Subtract the images that were wrong before.":
                 lambda y, clean, attacked: _share(attacked != y),
-            "This counts an image that is wrong when clean and right under attack as -1. An "
-            "attacker could leave it alone. Count an image as robust only if it is right both "
-            "times.":
+            "This counts an image that is wrong when clean and right under attack as -1. Count an "
+            "image as robust only if it is right both times.":
                 lambda y, clean, attacked: _share(attacked != y) - _share(clean != y),
             "This is the share among the images that were right, the attack's success rate. The "
             "boundary error is a share of all images.":
