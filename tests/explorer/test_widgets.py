@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from course_lib import build
 from course_lib.explorer import explore
 from course_lib.explorer.views import Choice, Drawing
+from course_lib.zoo import publish
 
 with warnings.catch_warnings():  # ipywidgets' own, of comms without a kernel
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -126,13 +128,19 @@ def test_saving(panel: Panel, tmp_path: Path) -> None:
     assert "cannot be written" in words(panel)
 
 
-def test_bad_folders_and_damaged_models_are_sentences(panel: Panel,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_ones_own(panel: Panel, tmp_path: Path) -> None:
     for folder in ("", "/nowhere/at all", "<b>"):
         panel.folder.value = folder
         panel.opener.click()
         assert "There is no folder" in words(panel) and "<b>" not in panel.note.value
+    publish("mine/one", 0, build("lenet5"), {"made_from": {}, "reports": []}, tmp_path / "runs")
+    panel.folder.value = str(tmp_path / "runs")
+    panel.opener.click()
+    assert words(panel) == "1 of your own are among the models now: runs: mine/one."
+    assert "runs: mine/one" in panel.two.options and panel.choice().models == MODELS[:2]
 
+
+def test_an_error_is_a_sentence(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a <file> nobody foresaw")
 
