@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class StoredModel:
+class FinishedModel:
     """A model that a manifest names. Each part is read when it is first used."""
 
     def __init__(self, name: str, seed: int, root: Path | None, prefix: str = "") -> None:
@@ -114,14 +114,14 @@ class Checkpoint:
                           "Attack now.")
 
 
-Source = StoredModel | Checkpoint
+Source = FinishedModel | Checkpoint
 
 
 def stored(root: Path | None = None, prefix: str = "") -> dict[str, Source]:
     """Every model with weights that a manifest names, by label; each label begins with `prefix`."""
     rows = sorted((name, int(seed)) for name, seeds in manifest(root).items()
                   for seed, files in seeds.items() if "weights" in files)
-    sources = (StoredModel(name, seed, root, prefix) for name, seed in rows)
+    sources = (FinishedModel(name, seed, root, prefix) for name, seed in rows)
     return {source.label: source for source in sources}
 
 
