@@ -144,7 +144,7 @@ EXERCISES = {
         solution=_unevenness,
         cases=_matrices,
         mistakes={
-            "Return half of this. The sum counts each class's surplus and another's deficit.":
+            "Return half of this. The sum counts one class's surplus and another's deficit.":
                 lambda m: 2 * _unevenness(m),
             "These are row sums, which are all equal after normalising. Sum over the rows, so that "
             "one number per column is left.": lambda m: _distance(_shares(m).sum(1) / len(m)),

@@ -80,7 +80,7 @@ EXERCISES = {
         },
         hints=(
             "right[t] says whether z_t is still classified correctly. Look for the first False.",
-            "right.index(False) finds it. Where none is, it raises: test `False in right` first.",
+            "right.index(False) finds it, or raises if there is none. Test `False in right`.",
         ),
         praise="FAT trains on this iterate, and BAT on the pair around it (notebook 04).",
     ),

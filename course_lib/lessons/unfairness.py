@@ -60,7 +60,7 @@ EXERCISES = {
         },
         hints=(
             "Take one class at a time, y == c. What share of it is predicted as something else?",
-            "For one class: (predicted[y == c] != c).float().mean(). Now loop over c in range(n).",
+            "For one class: (predicted[y == c] != c).float().mean(). Do this for each class.",
         ),
         praise="All results in this notebook are made from these numbers.",
     ),

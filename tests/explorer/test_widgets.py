@@ -1,4 +1,4 @@
-"""The panel without a browser: every control redraws the one picture, and an error is a sentence."""
+"""The panel without a browser: every control redraws the picture, and an error is a sentence."""
 
 from __future__ import annotations
 
