@@ -133,7 +133,7 @@ def test_what_the_setup_cell_says_when_it_cannot_go_on(twin: Twin) -> None:
         r"RuntimeError: course_lib was not found, and the project has no public address yet: open this notebook inside a clone\.",
         r"RuntimeError: This Python has no safetensors\. Run `%pip install --no-deps safetensors`",
         # Drive is refused: a warning, and the course goes on
-        r"Colab: Python .* only\. Colab deletes takes the machine away",
+        r"Colab: Python .* only\. Colab deletes them with the machine",
     ]
     for told, words in zip(in_fresh_folders(twin, scripts, TWIN_DRIVE="refused"), wanted,
                            strict=True):
