@@ -23,7 +23,7 @@ from tests.browser.servers import browser, opened, server
 
 # each budget has a picture of its own
 VIEWS = ("Errors by class", "All budgets", "Confusion matrix")
-CODE = "from course_lib.explorer.widgets import explore\nexplore()"
+CODE = "from course_lib.explorer import explore\nexplore()"
 MOVED = """(old) => new Promise(done => { const look = () => {
     const i = document.querySelector("img.explorer-figure");
     if (i && i.src !== old && i.complete) requestAnimationFrame(() => done(performance.now()))

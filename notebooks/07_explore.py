@@ -111,7 +111,7 @@ print("You predict:", my_prediction)
 
 # %%
 from course_lib import lesson, plots
-from course_lib.explorer.widgets import explore
+from course_lib.explorer import explore
 
 panel = explore(out=session.results / "explorer")
 panel
@@ -168,7 +168,7 @@ plots.show(view.ax, alt=view.alt)
 
 # %%
 # NBVAL_CHECK_OUTPUT
-curve = explorer.seen("exp1/pgd-at").curve()
+curve = explorer.source("exp1/pgd-at").curve
 for eps in (0, 8, 16):
     wrong = curve.confusion(eps).fill_diagonal_(0)
     source, target = divmod(int(wrong.argmax()), len(curve.classes))
@@ -280,7 +280,7 @@ assert lesson.check("07.reached", reached_solution)
 print(f"{'class':12}  {'natural':>8}  {'PGD-AT':>8}")
 half, solved = [], lesson.exercises()["07.reached"].solution
 for name in ("exp1/natural", "exp1/pgd-at"):
-    c = explorer.seen(name).curve()
+    c = explorer.source(name).curve
     rates = [[c.errors(e).by_class[k] for e in c.eps] for k in range(len(c.classes))]
     half.append([solved(c.eps, r, 0.5) if r[0] <= 0.5 else 0 for r in rates])
 for name, *row in zip(curve.classes, *half, strict=True):

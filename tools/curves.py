@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from course_lib.data import EMBEDDED, Split
 from course_lib.errors import CourseError
-from course_lib.explorer.curves import BUDGETS, current, measure, publish_curve
+from course_lib.explorer.curves import BUDGETS, compute_curve, current, publish_curve
 from course_lib.explorer.sources import images_of
 from course_lib.machine import keep_memory
 from course_lib.zoo import load_model, load_record, manifest
@@ -60,7 +60,7 @@ def main() -> int:
     for n, (name, seed, split) in enumerate(todo, 1):
         with tqdm(total=len(BUDGETS) * len(split), desc=f"[{n}/{len(todo)}] {name} seed {seed}",
                   unit="image") as bar:
-            curve = measure(load_model(name, seed=seed), split, tick=moves(bar))
+            curve = compute_curve(load_model(name, seed=seed), split, tick=moves(bar))
         publish_curve(name, seed, curve, split)
     print(f"{len(todo)} curves made; all others are as they should be.")
     return 0

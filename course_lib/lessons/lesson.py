@@ -1,8 +1,11 @@
-"""Exercises that check themselves, offline: lesson.check("00.step", my_answer) and
-lesson.hint("00.step").
- An answer, a function or a plain value, is tried on an exercise's cases beside the right one and
-the known wrong ones; if it agrees with one of those on every case it gets that one's remark. The
-exercises are in course_lib/lessons/, one file a notebook.
+"""Exercises that check themselves, without a network.
+
+    lesson.check("00.step", my_answer)
+    lesson.hint("00.step")
+
+An answer is a function or a plain value. It is run on the exercise's cases, and so are the right
+answer and the known wrong ones. If it agrees with one of these on every case, it gets that
+answer's remark.
 """
 
 from __future__ import annotations
@@ -18,10 +21,17 @@ import torch
 
 from course_lib.errors import CourseError, pick, whole
 
+# notebook -> the file of its exercises, imported when an exercise is asked for
+FILES = {
+    "00": "start_here", "01": "unfairness", "02": "reweight", "03": "remargin", "04": "bat",
+    "05": "scores", "07": "explore",
+}
+
 
 @dataclass(frozen=True)
 class Exercise:
-    """`cases` are lists of arguments; `mistakes` maps a remark to the wrong answer it is for."""
+    """`cases` returns lists of arguments; `mistakes` maps each remark to the wrong answer it is
+    for."""
 
     solution: Callable[..., Any]
     mistakes: Mapping[str, Callable[..., Any]]
@@ -33,7 +43,7 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Shown as its text; true when the answer is right."""
+    """Displays its text. True if the answer is right."""
 
     right: bool
     text: str
@@ -47,43 +57,49 @@ class Verdict:
 
 def exercises() -> dict[str, Exercise]:
     """Every exercise of every notebook, by name."""
-    return dict(importlib.import_module("course_lib.lessons").EXERCISES)
+    files = [importlib.import_module(f"course_lib.lessons.{file}") for file in FILES.values()]
+    return {name: task for file in files for name, task in file.EXERCISES.items()}
 
 
 def check(name: str, answer: Any) -> Verdict:
-    """Is the answer right, and if not, what might have gone wrong?"""
+    """Is `answer` right? If not, the verdict says what may have gone wrong.
+
+    >>> check("00.crossing", lambda right: sum(right)).right
+    False
+    """
     task = pick(exercises(), name, "exercise")
-    cases = task.cases()
-    given, wanted = ([_result(a, case) for case in cases] for a in (answer, task.solution))
-    if all(v is None or v is ... for v in given):
+    given, wanted = _results(answer, task), _results(task.solution, task)
+    if all(value is None or value is ... for value in given):
         return Verdict(False, "Nothing here yet. Write your answer in place of the dots and "
                        f"return it. lesson.hint({name!r}) helps.")
     if _agree(given, wanted, task.tolerance):
         return Verdict(True, f"✓ Right. {task.praise}".strip())
     for remark, wrong in task.mistakes.items():
-        if _agree(given, [_result(wrong, case) for case in cases], task.tolerance):
+        if _agree(given, _results(wrong, task), task.tolerance):
             return Verdict(False, f"✗ Not quite. {remark}")
     return Verdict(False, f"✗ Not yet. {_difference(given, wanted, task.tolerance)} "
                    f"lesson.hint({name!r}) helps.")
 
 
 def hint(name: str, n: int = 1) -> Verdict:
-    """The n-th hint, each a little plainer than the one before."""
+    """The n-th hint. Each hint gives a little more away than the one before."""
     hints = pick(exercises(), name, "exercise").hints
     if whole(n, "the number of the hint", 1) > len(hints):
-        raise CourseError(f"{name} has {len(hints)} hints; ask for lesson.hint({name!r}, "
+        raise CourseError(f"{name} has {len(hints)} hints. Ask for lesson.hint({name!r}, "
                           f"{len(hints)}), or open the solution.")
     more = f" (There is one more: lesson.hint({name!r}, {n + 1}).)" if n < len(hints) else ""
     return Verdict(False, f"Hint {n}: {hints[n - 1]}{more}")
 
 
-def _result(answer: Any, case: tuple[Any, ...]) -> Any:
-    """What the answer says to a case. It gets copies, so that changing its arguments in place harms
-    nobody."""
-    try:
-        return answer(*copy.deepcopy(case)) if callable(answer) else answer
-    except Exception as error:
-        return error
+def _results(answer: Any, task: Exercise) -> list[Any]:
+    """The answer's result on each case, or the error that it raised."""
+    def run(case: tuple[Any, ...]) -> Any:
+        try:  # on copies, because an answer may change its arguments in place
+            return answer(*copy.deepcopy(case)) if callable(answer) else answer
+        except Exception as error:
+            return error
+
+    return [run(case) for case in task.cases()]
 
 
 def _agree(given: Sequence[Any], wanted: Sequence[Any], tolerance: float) -> bool:
@@ -96,8 +112,8 @@ def _same(given: Any, wanted: Any, tolerance: float) -> bool:
     if isinstance(wanted, str):
         return isinstance(given, str) and given.strip().casefold() == wanted.casefold()
     g, w = _numbers(given), _numbers(wanted)
-    return g is not None and w is not None and g.shape == w.shape and np.allclose(g, w,
-        rtol=tolerance, atol=tolerance)
+    return (g is not None and w is not None and g.shape == w.shape
+            and np.allclose(g, w, rtol=tolerance, atol=tolerance))
 
 
 def _numbers(value: Any) -> np.ndarray | None:
@@ -108,20 +124,19 @@ def _numbers(value: Any) -> np.ndarray | None:
 
 
 def _difference(given: Sequence[Any], wanted: Sequence[Any], tolerance: float) -> str:
-    """What is wrong, without giving the answer away."""
+    """How the first wrong result differs, without giving the answer away."""
     g, w = next((g, w) for g, w in zip(given, wanted, strict=True) if not _same(g, w, tolerance))
     if isinstance(g, Exception):
         return f"Your code stopped with {type(g).__name__}: {g}."
     numbers, right = _numbers(g), _numbers(w)
     if isinstance(w, str) or numbers is None or right is None:
-        return (f"The answer is to be {'a word' if isinstance(w, str) else 'made of numbers'}; "
-                f"{g!r} is not the one looked for.")
+        kind = "a word" if isinstance(w, str) else "made of numbers"
+        return f"The answer should be {kind}; {g!r} is not the right one."
     if numbers.shape != right.shape:
         return f"The result has shape {numbers.shape}; it should have {right.shape}."
     if np.isnan(numbers).any():
-        return "The result holds NaN: is something divided by nothing?"
+        return "The result holds NaN. Is something divided by zero?"
     if np.allclose(numbers, 100 * right, rtol=tolerance, atol=tolerance):
-        return "This is 100 times too large: a percentage, where a fraction was asked for."
-    size = "a little" if np.abs(numbers - right).max() < 0.1 * max(1e-9,
-        np.abs(right).max()) else "clearly"
-    return f"The numbers are {size} off."
+        return "This is 100 times too large: a percentage instead of a fraction."
+    near = np.abs(numbers - right).max() < 0.1 * max(1e-9, np.abs(right).max())
+    return f"The numbers are {'a little' if near else 'clearly'} off."

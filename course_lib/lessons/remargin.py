@@ -1,5 +1,4 @@
-"""Notebook 03: multipliers into margins, what shuffled labels teach, and the models that nobody
-dominates."""
+"""Exercises of notebook 03: multipliers to margins, shuffled labels, and undominated models."""
 
 from __future__ import annotations
 
@@ -10,13 +9,15 @@ from torch import Tensor
 
 from course_lib.lessons.lesson import Exercise
 
+Points = list[tuple[float, float]]
+
 
 def _margins(lam: Tensor, gap: Tensor, rate: float, low: float, high: float) -> Tensor:
     return torch.exp(2 * (lam + rate * gap)).clamp(low, high)
 
 
 def _states() -> list[tuple[Any, ...]]:
-    """Margins that are free, held below, held above."""
+    """Margins that are free, clipped below, clipped above."""
     return [
         (torch.tensor([0.0, 0.1, 0.3, 0.5]), torch.tensor([0.1, -0.2, 0.3, 0.25]), 0.2, 0.98, 3.0),
         (torch.tensor([-0.2, 0.0, 0.2]), torch.tensor([0.05, 0.0, 0.4]), 0.5, 0.5, 2.0),
@@ -24,16 +25,14 @@ def _states() -> list[tuple[Any, ...]]:
     ]
 
 
-def _optimum(share: float, classes: int) -> float:
-    return 1 - share + share / classes
-
-
-Points = list[tuple[float, float]]
-
-
 def _front(points: Points) -> list[int]:
     return [i for i, (a, b) in enumerate(points)
             if not any(x <= a and y <= b and (x < a or y < b) for x, y in points)]
+
+
+def _smallest(points: Points, k: int) -> list[int]:
+    """The places of the smallest k-th coordinate."""
+    return [i for i, p in enumerate(points) if p[k] == min(q[k] for q in points)]
 
 
 def _clouds() -> list[tuple[Points]]:
@@ -49,99 +48,80 @@ def _clouds() -> list[tuple[Points]]:
 EXERCISES = {
     "03.margins": Exercise(
         solution=_margins,
+        cases=_states,
+        tolerance=1e-5,
         mistakes={
-            "The factor 2 in the exponent is missing.": lambda lam, gap, rate, low,
-            high: torch.exp(lam + rate * gap).clamp(low, high),
-            "You forget what was there: the multiplier is moved by the gap, not replaced.":
-            lambda lam, gap, rate, low, high: torch.exp(
-                2 * rate * gap
-            ).clamp(low, high),
-            "The margins are not clipped.": lambda lam, gap, rate, low,
-            high: torch.exp(2 * (lam + rate * gap)),
-            "You clip the multiplier; low and high are for the margin.": lambda lam, gap, rate, low,
-            high: torch.exp(
-                2 * (lam + rate * gap).clamp(low, high)
-            ),
-            "The sign is wrong: a class with a gap above the tolerance gets a larger margin.":
-            lambda lam, gap, rate, low, high: _margins(
-                lam, -gap, rate, low, high
-            ),
-            "These are the margins before the update: move the multiplier first.": lambda lam, gap,
-            rate, low, high: torch.exp(
-                2 * lam
-            ).clamp(low, high),
-            "This adds where the rule multiplies: the margin is the exponential.": lambda lam, gap,
-            rate, low, high: (
-                1 + 2 * (lam + rate * gap)
-            ).clamp(low, high),
+            "The factor 2 in the exponent is missing.":
+                lambda lam, gap, rate, low, high: _margins(lam / 2, gap / 2, rate, low, high),
+            "The old multiplier is missing. The gap moves it and does not replace it.":
+                lambda lam, gap, rate, low, high: _margins(0 * lam, gap, rate, low, high),
+            "The margins are not clipped.":
+                lambda lam, gap, rate, low, high: torch.exp(2 * (lam + rate * gap)),
+            "You clip the multiplier. low and high are bounds of the margin.":
+                lambda lam, gap, rate, low, high: torch.exp(
+                    2 * (lam + rate * gap).clamp(low, high)),
+            "The sign is wrong. A class with a gap above the tolerance gets a larger margin.":
+                lambda lam, gap, rate, low, high: _margins(lam, -gap, rate, low, high),
+            "These are the margins before the update. Move the multiplier first.":
+                lambda lam, gap, rate, low, high: _margins(lam, gap, 0.0, low, high),
+            "This adds, but the rule multiplies: the margin is the exponential.":
+                lambda lam, gap, rate, low, high: (1 + 2 * (lam + rate * gap)).clamp(low, high),
         },
         hints=(
-            "First the new multiplier, lam + rate * gap; then its margin, exp(2 lambda); then the "
-            "clip.",
+            "First move the multiplier, lam + rate * gap; then exp(2 lambda); then the clip.",
             "torch.exp(...) and .clamp(low, high), in this order.",
         ),
-        cases=_states,
-        praise="A gap that stays makes the margin grow by the same factor each epoch.",
-        tolerance=1e-5,
+        praise="If a gap stays, the margin grows by the same factor in each epoch.",
     ),
     "03.optimum": Exercise(
-        solution=_optimum,
+        solution=lambda share, classes: 1 - share + share / classes,
+        cases=lambda: [(0.5, 10), (0.25, 10), (1.0, 4), (0.0, 7), (0.8, 3)],
+        tolerance=1e-6,
         mistakes={
-            "A random label is right one time in C: add share / C.": lambda share,
-            classes: 1 - share,
-            "This is what is left for all wrong classes together.": lambda share,
-            classes: share * (1 - 1 / classes),
-            "A random label falls on C classes, the true one among them: share / C, not share / (C "
-            "- 1).": lambda share, classes: (
-                1 - share + share / (classes - 1)
-            ),
-            "This is what one wrong class gets.": lambda share, classes: share / classes,
-            "The shares are the wrong way round: `share` of the terms have random labels.":
-            lambda share, classes: (
-                share + (1 - share) / classes
-            ),
+            "A random label is right one time in C. Add share / C.":
+                lambda share, classes: 1 - share,
+            "This is the probability of all wrong classes together.":
+                lambda share, classes: share * (1 - 1 / classes),
+            "A random label is one of C classes, and the true class is among them: share / C, not "
+            "share / (C - 1).": lambda share, classes: 1 - share + share / (classes - 1),
+            "This is the probability of one wrong class.": lambda share, classes: share / classes,
+            "The shares are swapped. `share` of the terms have random labels.":
+                lambda share, classes: share + (1 - share) / classes,
         },
         hints=(
-            "Cross-entropy is smallest where the belief equals how often each label comes up with "
-            "the image. How often is it the true one?",
-            "The true label comes from the unshuffled terms always, and from the shuffled ones one "
-            "time in C.",
+            "Cross-entropy is smallest where the predicted probability of a label equals its "
+            "frequency for the image. How frequent is the true label?",
+            "The unshuffled terms always have the true label, the shuffled ones one time in C.",
         ),
-        cases=lambda: [(0.5, 10), (0.25, 10), (1.0, 4), (0.0, 7), (0.8, 3)],
-        praise="With half of the terms shuffled and ten classes this is 0.55: what the report's "
-        "network believes.",
-        tolerance=1e-6,
+        praise="With half of the terms shuffled and ten classes this is 0.55, the confidence of "
+        "the report's network.",
     ),
     "03.front": Exercise(
         solution=_front,
+        cases=_clouds,
         mistakes={
-            "A point that equals another is thrown out: to dominate, a point must be smaller in "
-            "one of the two.": lambda points: [
+            "You drop a point that equals another. To dominate, a point must be smaller in at "
+            "least one coordinate.": lambda points: [
                 i for i, (a, b) in enumerate(points)
-                if not any(x <= a and y <= b and j != i for j, (x, y) in enumerate(points))
-            ],
-            "You ask for smaller in both. A point that ties in one and is smaller in the other "
-            "dominates as well.": lambda points: [
-                i for i, (a, b) in enumerate(points) if not any(x < a and y < b for x, y in points)
-            ],
-            "This is the best average only.": lambda points:
-            [i for i, p in enumerate(points) if p[0] == min(q[0] for q in points)],
-            "This is the best worst class only.": lambda points:
-            [i for i, p in enumerate(points) if p[1] == min(q[1] for q in points)],
-            "These are the dominated ones.": lambda points:
-            [i for i in range(len(points)) if i not in _front(points)],
-            "Errors are to be small: you kept the points that are largest.": lambda points:
-            _front([(-a, -b) for a, b in points]),
-            "Give the places (0, 1, ...), not the points.": lambda points:
-            [points[i] for i in _front(points)],
+                if not any(x <= a and y <= b and j != i for j, (x, y) in enumerate(points))],
+            "You require smaller in both. A point that ties in one coordinate and is smaller in "
+            "the other dominates as well.": lambda points: [
+                i for i, (a, b) in enumerate(points)
+                if not any(x < a and y < b for x, y in points)],
+            "This is the best average only.": lambda points: _smallest(points, 0),
+            "This is the best worst class only.": lambda points: _smallest(points, 1),
+            "These are the dominated points.":
+                lambda points: [i for i in range(len(points)) if i not in _front(points)],
+            "Errors should be small. You kept the points with the largest.":
+                lambda points: _front([(-a, -b) for a, b in points]),
+            "Return the indices (0, 1, ...), not the points.":
+                lambda points: [points[i] for i in _front(points)],
         },
         hints=(
-            "Point i is out when some point is at most as large in both coordinates and smaller in "
-            "one of them.",
-            "any(x <= a and y <= b and (x < a or y < b) for x, y in points) says whether (a, b) is "
-            "dominated.",
+            "Drop a point if another is at most as large in both coordinates and smaller in one.",
+            "(a, b) is out if any(x <= a and y <= b and (x < a or y < b) for x, y in points).",
         ),
-        cases=_clouds,
-        praise="What is left is a matter of what you want, no longer of what is better.",
+        praise="None of the remaining points is better than another in both errors. Which to "
+        "choose depends on what you want.",
     ),
 }

@@ -1,4 +1,4 @@
-"""Notebook 01: errors by class, the boundary error, and how much of a difference is chance."""
+"""Exercises of notebook 01: errors per class, the boundary error, and the interval of an error."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from course_lib.lessons.lesson import Exercise
 
 
 def _labels() -> list[tuple[Any, ...]]:
-    """Classes of unlike sizes, so that it matters what one divides by."""
-    g = torch.Generator().manual_seed(2)
-    cases = []
+    """Classes of different sizes, so that a wrong divisor shows."""
+    g, cases = torch.Generator().manual_seed(2), []
     for sizes in ((40, 10, 30), (5, 25, 10, 20)):
         y = torch.cat([torch.full((n,), c) for c, n in enumerate(sizes)])
         noise = torch.randint(len(sizes), y.shape, generator=g)
@@ -23,12 +22,16 @@ def _labels() -> list[tuple[Any, ...]]:
 
 
 def _class_errors(y: Tensor, predicted: Tensor, n: int) -> list[float]:
-    return [float((predicted[y == c] != c).float().mean()) for c in range(n)]
+    return [_share(predicted[y == c] != c) for c in range(n)]
+
+
+def _share(wrong: Tensor) -> float:
+    return float(wrong.float().mean())
 
 
 def _predictions() -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Labels, clean and attacked predictions, in which some wrong images change from one wrong
-    class to another, and some recover."""
+    """Labels, clean and attacked predictions. Under attack some wrong images become right, and
+    some change from one wrong class to another."""
     g = torch.Generator().manual_seed(3)
     y = torch.randint(5, (400,), generator=g)
     clean, attacked = (torch.where(torch.rand(y.shape, generator=g) < p,
@@ -39,85 +42,78 @@ def _predictions() -> list[tuple[Tensor, Tensor, Tensor]]:
 EXERCISES = {
     "01.class_errors": Exercise(
         solution=_class_errors,
+        cases=_labels,
         mistakes={
-            "These are accuracies. The error is 1 minus that.": lambda y, p,
-            n: [1 - e for e in _class_errors(y, p, n)],
+            "These are accuracies. The error is 1 minus the accuracy.":
+                lambda y, p, n: [1 - e for e in _class_errors(y, p, n)],
             "You divide by the number of all images. The error of a class is a share of that "
-            "class: divide by its own size.":
-                lambda y, p, n: [float(((y == c) & (p != c)).sum() / len(y)) for c in range(n)],
-            "You look at the images predicted as c (that gives 1 - precision). Fairness asks about "
-            "the images that are c: condition on y.":
-                lambda y, p, n: [float((y[p == c] != c).float().mean()) for c in range(n)],
+            "class, so divide by the size of the class.":
+                lambda y, p, n: [_share((y == c) & (p != c)) for c in range(n)],
+            "You take the images predicted as c (1 - precision). Take those whose label is c.":
+                lambda y, p, n: [_share(y[p == c] != c) for c in range(n)],
             "These are counts. Divide each by the size of its class.":
                 lambda y, p, n: [float(((y == c) & (p != c)).sum()) for c in range(n)],
-            "This counts wrong images twice over: those of class c, and those taken for c.":
+            "This counts two kinds of wrong images: those of class c, and those predicted as c. "
+            "Count only the first.":
                 lambda y, p, n: [float(((y == c) != (p == c)).sum() / (y == c).sum())
                                  for c in range(n)],
         },
         hints=(
-            "Take one class at a time: the images with y == c. What share of them is predicted as "
-            "something else?",
-            "For one class: (predicted[y == c] != c).float().mean(). Now a list over c in "
-            "range(n_classes).",
+            "Take one class at a time, y == c. What share of it is predicted as something else?",
+            "For one class: (predicted[y == c] != c).float().mean(). Do this for each class.",
         ),
-        cases=_labels,
-        praise="Everything in this notebook is made of these numbers.",
+        praise="All results in this notebook are made from these numbers.",
     ),
     "01.boundary": Exercise(
-        solution=lambda y, clean, attacked: float(((clean == y) & (attacked != y)).float().mean()),
+        solution=lambda y, clean, attacked: _share((clean == y) & (attacked != y)),
+        cases=_predictions,
         mistakes={
             "This is the share of predictions that changed. It also counts images that were wrong "
-            "already and went from one wrong "
-            "class to another (the reproduction's code does this, and then standard + boundary is "
-            "not the robust error).":
-                lambda y, clean, attacked: float((clean != attacked).float().mean()),
-            "This is the robust error: it still contains the images that were wrong before any "
-            "attack.":
-                lambda y, clean, attacked: float(((clean != y) | (attacked != y)).float().mean()),
-            "This is the error under attack; take away the images that were wrong before.":
-                lambda y, clean, attacked: float((attacked != y).float().mean()),
-            "This counts an image that is wrong clean and recovers under attack as -1. An attacker "
-            "who wanted to would leave it alone: "
-            "count as robust only what is right both times.":
-                lambda y, clean, attacked: float((attacked != y).float().mean() - (
-                    clean != y).float().mean()),
-            "This is the share among the images that were right (the attack's success rate). The "
+            "already and went from one wrong class to another. The reproduction's code does the "
+            "same; then standard + boundary is not the robust error.":
+                lambda y, clean, attacked: _share(clean != attacked),
+            "This is the robust error. It includes the images that were wrong before the attack.":
+                lambda y, clean, attacked: _share((clean != y) | (attacked != y)),
+            "This is the error under attack. Subtract the images that were wrong before.":
+                lambda y, clean, attacked: _share(attacked != y),
+            "This counts an image that is wrong when clean and right under attack as -1. Count an "
+            "image as robust only if it is right both times.":
+                lambda y, clean, attacked: _share(attacked != y) - _share(clean != y),
+            "This is the share among the images that were right, the attack's success rate. The "
             "boundary error is a share of all images.":
-                lambda y, clean, attacked: float((attacked[clean == y] != y[clean
-                    == y]).float().mean()),
-            "This is the standard error.": lambda y, clean,
-            attacked: float((clean != y).float().mean()),
+                lambda y, clean, attacked: _share(attacked[clean == y] != y[clean == y]),
+            "This is the standard error.":
+                lambda y, clean, attacked: _share(clean != y),
         },
         hints=(
-            "The boundary error is what the attack adds: images that are right on the clean "
-            "picture and wrong on the attacked one.",
+            "The boundary error is the error that the attack adds: images that are right when "
+            "clean and wrong when attacked.",
             "Combine two conditions with &: (clean == y) & (attacked != y). The mean of the "
             "result, as float, is the share.",
         ),
-        cases=_predictions,
-        praise="And robust error = standard error + boundary error, exactly.",
+        praise="The robust error is exactly the standard error plus the boundary error.",
     ),
     "01.chance": Exercise(
         solution=lambda p, n: 1.96 * math.sqrt(p * (1 - p) / n),
+        cases=lambda: [(0.3, 1000), (0.03, 1000), (0.5, 10_000), (0.12, 250)],
         mistakes={
-            "This is the standard error itself: a 95 % interval reaches 1.96 of them to each side.":
+            "This is one standard error. A 95 % interval reaches 1.96 of them to each side.":
                 lambda p, n: math.sqrt(p * (1 - p) / n),
-            "The square root covers the whole fraction: p (1 - p) / n.": lambda p,
-            n: 1.96 * math.sqrt(p * (1 - p)) / n,
-            "The root is missing: p (1 - p) / n is a variance, the interval is made of its root.":
-            lambda p, n: 1.96 * p * (1 - p) / n,
-            "This is the whole width; the question is how far the interval reaches to each side.":
+            "Take the square root of the whole fraction, p (1 - p) / n.":
+                lambda p, n: 1.96 * math.sqrt(p * (1 - p)) / n,
+            "The square root is missing. p (1 - p) / n is a variance; the interval needs its root.":
+                lambda p, n: 1.96 * p * (1 - p) / n,
+            "This is the whole width. Return how far the interval reaches to each side.":
                 lambda p, n: 3.92 * math.sqrt(p * (1 - p) / n),
-            "The variance of one yes-or-no is p (1 - p), not p.": lambda p,
-            n: 1.96 * math.sqrt(p / n),
+            "The variance of one yes-or-no draw is p (1 - p), not p.":
+                lambda p, n: 1.96 * math.sqrt(p / n),
         },
         hints=(
-            "An error rate is a mean of n draws that are 0 or 1. The variance of one draw is p (1 "
-            "- p); that of their mean n times less.",
+            "An error rate is the mean of n draws that are 0 or 1. One draw has the variance "
+            "p (1 - p). The variance of their mean is n times smaller.",
             "1.96 times the square root of p * (1 - p) / n.",
         ),
-        cases=lambda: [(0.3, 1000), (0.03, 1000), (0.5, 10_000), (0.12, 250)],
-        praise="At 30 % error and 1,000 images this is 2.8 points; the difference of two such "
-        "classes reaches sqrt(2) times as far, 4.0.",
+        praise="At 30 % error and 1,000 images this is 2.8 points. For the difference of two such "
+        "classes it is sqrt(2) times as much, 4.0 points.",
     ),
 }

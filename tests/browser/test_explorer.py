@@ -19,7 +19,7 @@ from course_lib.checkpoints import Store
 from course_lib.methods import METHODS
 from tests.browser.servers import KEPT, browser, opened, server
 
-CODE = "from course_lib.explorer.widgets import explore\nexplore(out='saved')"
+CODE = "from course_lib.explorer import explore\nexplore(out='saved')"
 KINDS = ("voila", "lab")
 EXCHANGED = ("old => { const i = document.querySelector('img.explorer-figure'); return i && i.src "
              "!== old && i.complete }")
@@ -219,7 +219,7 @@ def test_runs_of_ones_own(seen: Seen, there: tuple[Page, Path, str]) -> None:
     seen.press("Open the folder")
     seen.says("1 of your own")
     seen.choose("Model", "mine: checkpoint")
-    seen.says("choose a live attack and press Attack now")
+    seen.says("Choose a live attack and press Attack now")
     seen.press("Training")
     seen.says("Training of mine: checkpoint")
     seen.kept("own")
@@ -229,7 +229,7 @@ def test_the_keyboard_reaches_every_control(seen: Seen) -> None:
     """Tab goes from one to the next; nothing needs a mouse."""
     page = seen.page
     seen.press("Errors by class")  # a view with an attack and its budget
-    seen.says("choose a live attack")
+    seen.says("Choose a live attack")
     page.get_by_label("Model", exact=True).focus()
     reached = []
     for _ in range(40):

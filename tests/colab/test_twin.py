@@ -111,7 +111,7 @@ def test_the_setup_cell_and_the_imports_of_every_notebook(twin: Twin) -> None:
                                   "assert course_lib.__file__.startswith(os.getcwd())"]))
     for path, told in zip(NOTEBOOKS, in_fresh_folders(twin, scripts), strict=True):
         line = (r"Colab: Python \S+, torch \S+, CPU, \d+ threads\. "
-                r"Results go to \S+ only\. When Colab .*\n")
+                r"Results go to \S+ only\. Colab deletes .*\n")
         assert re.fullmatch(line, told), f"{path.stem}: {told}"
     assert all({p.name for p in folder.iterdir()} == {"course"}
                for folder in twin.content.iterdir()), "only the clone is left behind"
@@ -137,7 +137,7 @@ def test_what_the_setup_cell_says_when_it_cannot_go_on(twin: Twin) -> None:
         r"open this notebook inside a clone\.",
         r"RuntimeError: This Python has no safetensors\. Run `%pip install --no-deps safetensors`",
         # Drive is refused: a warning, and the course goes on
-        r"Colab: Python .* only\. When Colab takes the machine away",
+        r"Colab: Python .* only\. Colab deletes them with the machine",
     ]
     for told, words in zip(in_fresh_folders(twin, scripts, TWIN_DRIVE="refused"), wanted,
                            strict=True):

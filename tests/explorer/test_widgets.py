@@ -1,11 +1,12 @@
-"""The panel without a browser: every control redraws the one picture, and whatever goes wrong is a
-sentence."""
+"""The panel without a browser: every control redraws the picture, and an error is a sentence."""
 
 from __future__ import annotations
 
 import ast
 import base64
 import re
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -13,14 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.explorer.views import Look, View
+from course_lib import build
+from course_lib.explorer import explore
+from course_lib.explorer.views import Choice, Drawing
+from course_lib.lab.publish import publish
 
-with warnings.catch_warnings():
-    # ipywidgets' own, of comms without a kernel
+with warnings.catch_warnings():  # ipywidgets' own, of comms without a kernel
     warnings.simplefilter("ignore", DeprecationWarning)
-    from course_lib.explorer.widgets import NONE, TITLES, Panel, explore
+    from course_lib.explorer.widgets import NONE, TITLES, Panel
 
 MODELS = ("exp1/natural", "exp1/pgd-at", "exp3/remargin-05")
+ROOM = Path(__file__).parents[2] / "course_lib"
 
 
 @pytest.fixture
@@ -39,65 +43,54 @@ def picture(panel: Panel) -> bytes:
     return base64.b64decode(data)
 
 
-def test_it_opens_with_two_models_and_a_figure_with_its_text(panel: Panel) -> None:
-    assert picture(panel).startswith(b"\x89PNG") and words(panel).startswith("Errors by class")
-    assert f'alt="{words(panel)}"' in panel.picture.value
-    assert panel.look().models == ("exp1/natural", "exp1/pgd-at")
-
-
-@pytest.mark.parametrize(("control", "value", "shows"),
-                         [("eps", 12, "12/255"), ("one", "exp3/remargin-05",
-                                                  "exp3/remargin-05: average"),
-                                                        ("two", NONE, "Errors by class"),
-                                                         ("view", "budgets", "All budgets")])
-def test_each_control_draws_anew(panel: Panel, control: str, value: object, shows: str) -> None:
+@pytest.mark.parametrize(("control", "value", "shows"), [
+    ("eps", 12, "12/255"), ("one", "exp3/remargin-05", "exp3/remargin-05: average"),
+    ("two", NONE, "Errors by class"), ("view", "budgets", "against the budget")])
+def test_it_opens_with_two_models_and_each_control_draws_anew(panel: Panel, control: str,
+                                                              value: object, shows: str) -> None:
     before = picture(panel)
+    assert before.startswith(b"\x89PNG") and words(panel).startswith("Errors by class")
+    assert f'alt="{words(panel)}"' in panel.picture.value
+    assert panel.choice().models == ("exp1/natural", "exp1/pgd-at")
     getattr(panel, control).value = value
-    assert picture(panel) != before and (shows in words(panel) or control == "view")
+    assert picture(panel) != before and shows in words(panel)
 
 
-def test_every_view_opens(panel: Panel) -> None:
-    seen = set()
+def test_every_view_opens_with_the_controls_that_it_uses(panel: Panel) -> None:
+    lines, drawn = ("cell", "sorting", "live", "attacked", "score", "row"), set()
+    shown: dict[str, list[str]] = {}
     for view in TITLES:
         panel.view.value = view
-        seen.add(panel.picture.value)
+        drawn.add(panel.picture.value)
         assert "cannot be shown" not in words(panel) and len(panel.picture.value) > 1_000
-    assert len(seen) == len(TITLES)
-
-
-def test_what_does_not_matter_to_a_view_is_hidden(panel: Panel) -> None:
-    assert (panel.cell.layout.display == panel.sorting.layout.display == panel.live.layout.display
-            == "none")
-    panel.view.value = "table"
-    assert panel.sorting.layout.display is None
-    panel.view.value = "cell"
-    assert panel.cell.layout.display is None and panel.sorting.layout.display == "none"
+        shown[view] = [n for n in lines if getattr(panel, n).layout.display != "none"]
+    assert len(drawn) == len(TITLES)
+    in_cell = ["cell", "attacked", "row"]
+    assert shown == {
+        "errors": ["attacked"], "budgets": ["attacked"], "confusion": in_cell, "cell": in_cell,
+        "image": in_cell, "fairness": ["cell", "live", "attacked"], "scores": ["score"],
+        "history": ["cell"], "table": ["sorting"]}
     panel.attack.value = "pgd10"
+    assert panel.live.layout.display == "none", "a table needs no attack"
+    panel.view.value = "errors"
     assert panel.live.layout.display is None
 
 
-def test_the_choice_of_a_score_is_offered_where_it_matters_and_kept(panel: Panel) -> None:
-    assert panel.score.layout.display == "none"
+def test_the_choice_of_a_score_is_kept(panel: Panel) -> None:
     panel.view.value = "scores"
-    assert (panel.attacked.layout.display == panel.live.layout.display
-            == "none"), "scores are stored: no attack to choose"
-    assert panel.score.layout.display is None and panel.score.value == "CAU" and words(
-        panel).startswith("CAU: accuracy of each class")
+    assert panel.score.value == "CAU" and words(panel).startswith("CAU: accuracy of each class")
     before, hard = picture(panel), "CRU_s, pgd20 at 16/255"
     panel.score.value = hard
     assert picture(panel) != before and words(panel).startswith(hard)
     panel.one.value, panel.two.value = "exp3/remargin-05", NONE
-    assert panel.score.value == hard and words(panel).startswith(hard) and "exp1" not in words(
-        panel)
-    panel.view.value = "errors"
-    assert panel.attacked.layout.display is None
-    assert panel.score.layout.display == "none" and words(panel).startswith("Errors by class")
+    assert panel.score.value == hard and words(panel).startswith(hard)
+    assert "exp1" not in words(panel)
 
 
 def test_from_the_matrix_to_an_image(panel: Panel) -> None:
     panel.view.value = "confusion"
-    first = (panel.row.value, panel.column.value)
-    assert first == (7, 5) and "Sneaker are taken for Sandal" in words(panel)
+    assert (panel.row.value, panel.column.value) == (7, 5)
+    assert "Sneaker are taken for Sandal" in words(panel)
     panel.row.value, panel.column.value = 6, 0
     n = int(re.findall(r"(\d+) images of Shirt are taken for T-shirt/top", words(panel))[0])
     panel.images.click()
@@ -117,17 +110,17 @@ def test_attack_now_shows_progress_and_result(panel: Panel) -> None:
     panel.attack.value, panel.per_class.value = "cw20", 2
     assert "press Attack now" in words(panel) and panel.picture.value == ""
     panel.go.click()
-    assert (panel.progress.value, panel.progress.max) == (80, 80) and "cw20 at 8/255 on 20 test images" in words(panel)
+    assert (panel.progress.value, panel.progress.max) == (80, 80)
+    assert "cw20 at 8/255 on 20 test images" in words(panel)
 
 
 def test_saving(panel: Panel, tmp_path: Path) -> None:
     panel.to_png.click()
     assert (tmp_path / "saved" / "errors-8.png").read_bytes().startswith(b"\x89PNG")
-    panel.view.value = "table"
-    panel.words.value = "exp1"
+    panel.view.value, panel.words.value = "table", "exp1"
     panel.to_csv.click()
-    assert (tmp_path / "saved" / "table-8.csv").read_text().count(
-        "\n") == 3 and 'download="table-8.csv"' in panel.saved.value
+    assert (tmp_path / "saved" / "table-8.csv").read_text().count("\n") == 3
+    assert 'download="table-8.csv"' in panel.saved.value
     panel.to_png.click()
     assert "no figure to save" in words(panel)
     panel.out = tmp_path / "saved" / "errors-8.png"
@@ -135,49 +128,56 @@ def test_saving(panel: Panel, tmp_path: Path) -> None:
     assert "cannot be written" in words(panel)
 
 
-def test_bad_folders_and_damaged_models_are_sentences(panel: Panel,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_ones_own(panel: Panel, tmp_path: Path) -> None:
     for folder in ("", "/nowhere/at all", "<b>"):
         panel.folder.value = folder
         panel.opener.click()
         assert "There is no folder" in words(panel) and "<b>" not in panel.note.value
+    publish("mine/one", 0, build("lenet5"), {"made_from": {}, "reports": []}, tmp_path / "runs")
+    panel.folder.value = str(tmp_path / "runs")
+    panel.opener.click()
+    assert words(panel) == "1 of your own are among the models now: runs: mine/one."
+    assert "runs: mine/one" in panel.two.options and panel.choice().models == MODELS[:2]
 
+
+def test_an_error_is_a_sentence(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a <file> nobody foresaw")
 
-    monkeypatch.setattr(panel.explorer, "view", broken)
+    monkeypatch.setattr(panel.explorer, "draw", broken)
     panel.eps.value = 20
-    assert ("cannot be shown (RuntimeError: a &lt;file&gt; nobody foresaw)" in panel.note.value
-            and panel.picture.value == "")
+    assert "cannot be shown (RuntimeError: a &lt;file&gt; nobody foresaw)" in panel.note.value
+    assert panel.picture.value == ""
     monkeypatch.undo()
     panel.eps.value = 22
     assert panel.picture.value
 
 
-def test_only_this_room_knows_ipywidgets_and_only_its_core() -> None:
-    """What 7.7 does not have is not used: titles=, threads, custom widgets."""
-    room = Path(__file__).parents[2] / "course_lib"
-    assert [p.name for p in room.rglob("*.py")
+def test_only_one_file_knows_ipywidgets_and_only_its_core() -> None:
+    """Without 7.7's gaps: titles=, threads, custom widgets. The door imports nothing of it."""
+    assert [p.name for p in ROOM.rglob("*.py")
             if re.search(r"^\s*(import|from) ipywidgets", p.read_text(), re.M)] == ["widgets.py"]
-    source = (room / "explorer" / "widgets.py").read_text()
-    words_used = {k.arg for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)
-                  for k in node.keywords}
-    assert not words_used & {"titles", "tooltips"} and not re.search(
-        r"Thread\(|Output\(|ipympl|FileUpload", source)
+    source = (ROOM / "explorer" / "widgets.py").read_text()
+    arguments = {k.arg for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)
+                 for k in node.keywords}
+    assert not arguments & {"titles", "tooltips"}
+    assert not re.search(r"Thread\(|Output\(|ipympl|FileUpload", source)
+    script = "import sys, course_lib.explorer; assert 'ipywidgets' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOM.parent, check=True)
 
 
-def test_two_messages_at_once_are_answered_one_after_the_other(panel: Panel,
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    """JupyterLab gives each control a thread of the kernel: what comes while a figure is drawn must
-    not be lost."""
-    drawing, free, view = threading.Event(), threading.Event(), panel.explorer.view
+def test_two_messages_at_once_are_answered_one_after_the_other(
+        panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JupyterLab gives each control a thread of the kernel. A message that comes while a figure is
+    drawn must not be lost."""
+    drawing, free, draw = threading.Event(), threading.Event(), panel.explorer.draw
 
-    def slow(look: Look) -> View:
+    def slow(choice: Choice) -> Drawing:
         drawing.set()
         assert free.wait(10)
-        return view(look)
+        return draw(choice)
 
-    monkeypatch.setattr(panel.explorer, "view", slow)
+    monkeypatch.setattr(panel.explorer, "draw", slow)
     first = threading.Thread(target=setattr, args=(panel.eps, "value", 14))
     second = threading.Thread(target=setattr, args=(panel.view, "value", "budgets"))
     first.start()
@@ -187,5 +187,4 @@ def test_two_messages_at_once_are_answered_one_after_the_other(panel: Panel,
     free.set()
     for thread in (first, second):
         thread.join(10)
-    assert words(panel).startswith(
-        "Robust error of each class against the budget") and "at 14/255" in words(panel)
+    assert words(panel).startswith("Robust error of each class") and "at 14/255" in words(panel)
