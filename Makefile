@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-widgets7 lab notebooks models examine curves lint bench faults sanitize cards trim verify-models readme clean student colab-twin wheel
+.PHONY: help run test test-widgets7 lab notebooks models examine curves lint bench faults sanitize cards verify-models readme clean student colab-twin wheel
 
 # glibc gives memory back after every big tensor, which costs up to 45 % of the time on a CPU: these keep it.
 export MALLOC_MMAP_THRESHOLD_ := 1073741824
@@ -60,9 +60,6 @@ examine: $(READY) ## PGD-20, CW-20 and AutoAttack on 200 test images a class of 
 
 cards: $(READY) ## write serialized_models/README.md, a card for each stored recipe
 	$(PY) -m tools.model_cards
-
-trim: $(READY) ## of some recipes keep the weights of seed 0 alone, so that the bundled weights stay below 25 MB; records stay
-	$(PY) -m tools.trim
 
 verify-models: $(READY) ## evaluate every bundled model anew and compare with its stored report (ARGS="exp1/pgd-at" takes some)
 	OMP_NUM_THREADS=$(JOBS) $(PY) -m tools.verify_models $(ARGS)

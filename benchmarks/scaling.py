@@ -98,11 +98,12 @@ def into_docs() -> None:
     made = json.loads((OUT / "scaling.json").read_text())
     table = markdown([f"**{made['head'][0]}**", *made["head"][1:]], made["rows"])
     cpu, torch_version = made["machine"]["cpu"], made["machine"]["torch"]
-    text = f"""PGD-AT with {STEPS} steps in float32, 32 x 32 pixels. "Measured here": one core of a machine with
+    text = f"""\
+PGD-AT with {STEPS} steps in float32, 32 x 32 pixels. "Measured here": one core of a machine with
 two ({cpu}, torch {torch_version}). "On paper": memory is weights, gradients, momentum and what the
-backward pass keeps. Time is {PASSES} passes per image at {FLOPS / 1e12:.0f} TFLOP per second and GPU
-(a quarter of an A100's data sheet for TF32), with the gradients over a link of {LINK / 1e9:.0f} GB
-per second. It was not tried on a GPU. Small networks will not reach that rate, and neither
+backward pass keeps. Time is {PASSES} passes per image at {FLOPS / 1e12:.0f} TFLOP per second and
+GPU (a quarter of an A100's data sheet for TF32), with the gradients over a link of {LINK / 1e9:.0f}
+GB per second. It was not tried on a GPU. Small networks will not reach that rate, and neither
 validation nor loading is counted."""
     TEXT.write_text(f"{TEXT.read_text().split(MARK)[0]}{MARK}\n\n{text}\n\n{table}\n")
 

@@ -1,4 +1,5 @@
-"""CourseError and the few checks that raise it. Every room reads names and numbers through these."""
+"""CourseError and the few checks that raise it. Every room reads names and numbers through
+these."""
 
 from __future__ import annotations
 

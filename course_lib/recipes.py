@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import nn
 
-import course_lib
 from course_lib.attacks import PGD
 from course_lib.data import Dataset, Split, batches, load
 from course_lib.errors import CourseError, pick, resolve, whole
@@ -196,7 +195,8 @@ def _differences(thing: Any) -> Any:
 
 def made_from(recipe: Recipe, data: Dataset, epochs: int) -> dict[str, Any]:
     """The circumstances of a training, for its record."""
-    versions = {"course_lib": course_lib.__version__, "python": platform.python_version(),
+    versions = {"course_lib": resolve("course_lib:__version__"),
+                "python": platform.python_version(),
                 **{package: version(package) for package in ("numpy", "torchvision")},
                 **environment()}
     return {"model": recipe.model, "classes": list(data.classes), "recipe": recipe.as_data(),

@@ -103,7 +103,19 @@ import torch
 from IPython.display import Markdown, display
 from torch.nn import functional as F
 
-from course_lib import PGD, Optim, Report, build, evaluate, fit, lesson, load, load_model, plots, zoo
+from course_lib import (
+    PGD,
+    Optim,
+    Report,
+    build,
+    evaluate,
+    fit,
+    lesson,
+    load,
+    load_model,
+    plots,
+    zoo,
+)
 from course_lib.fairness import Spread, t95
 from course_lib.methods import METHODS, Step
 from course_lib.zoo import load_record, missing

@@ -122,7 +122,20 @@ import torch
 from IPython.display import Markdown, display
 from torch.nn import functional as F
 
-from course_lib import PGD, CourseError, Optim, Report, build, evaluate, fit, lesson, load, load_model, plots, zoo
+from course_lib import (
+    PGD,
+    CourseError,
+    Optim,
+    Report,
+    build,
+    evaluate,
+    fit,
+    lesson,
+    load,
+    load_model,
+    plots,
+    zoo,
+)
 from course_lib import diagnostics as diag
 from course_lib.attacks import ATTACKS
 from course_lib.experiments.exp4 import EASIEST, HARDEST

@@ -152,7 +152,17 @@ from course_lib.inference import predict
 from course_lib.lab.leave_out import DESIGNS, excess, load_luf
 from course_lib.lab.score import PLANS, confidences
 from course_lib.methods import METHODS
-from course_lib.scores import cau, cru_eps, cru_s, eou, grid_eps, group_means, least_eps, luf, success
+from course_lib.scores import (
+    cau,
+    cru_eps,
+    cru_s,
+    eou,
+    grid_eps,
+    group_means,
+    least_eps,
+    luf,
+    success,
+)
 from course_lib.zoo import load_scores, missing
 
 known = zoo.manifest()  # recipe -> seeds

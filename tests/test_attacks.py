@@ -17,7 +17,17 @@ from course_lib.attacks import ATTACKS, OBJECTIVES, PGD, STARTS, Walk, WalkSetup
 from course_lib.errors import CourseError
 from course_lib.inference import check_images, frozen, predict
 from course_lib.models import build
-from tests.helpers import Linear, Small, fails_at, images, labels, left_alone, random_states, seeded, trained_lenet
+from tests.helpers import (
+    Linear,
+    Small,
+    fails_at,
+    images,
+    labels,
+    left_alone,
+    random_states,
+    seeded,
+    trained_lenet,
+)
 
 # --- closed forms, on f(x) = Wx + b
 

@@ -16,11 +16,31 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from course_lib.checkpoints import Store
-from course_lib.data import AUGMENTATIONS, LOADERS, PADDING, Split, augment, batches, load, stratified
+from course_lib.data import (
+    AUGMENTATIONS,
+    LOADERS,
+    PADDING,
+    Split,
+    augment,
+    batches,
+    load,
+    stratified,
+)
 from course_lib.errors import CourseError, resolve
 from course_lib.methods import METHODS
 from course_lib.training import Optim, fit
-from tests.helpers import THREE, Small, fails_at, images, labels, random_states, same_weights, seeded, split, tiny_dataset
+from tests.helpers import (
+    THREE,
+    Small,
+    fails_at,
+    images,
+    labels,
+    random_states,
+    same_weights,
+    seeded,
+    split,
+    tiny_dataset,
+)
 
 # ------------------------------------------------------------------------------------------ by name
 
@@ -41,7 +61,7 @@ def test_a_data_set_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         assert len(load(name, limit=7).train) == 7
 
 
-# ------------------------------------------------------------------------------------------ splits
+# ------------------------------------------------------------------------------------------- splits
 
 
 def test_images_are_served_in_0_to_1() -> None:
@@ -180,7 +200,7 @@ def test_bad_arguments(call: Callable[[], object], say: str) -> None:
         call()
 
 
-# ------------------------------------------------------------------------------------------ augmentation
+# ------------------------------------------------------------------------------------- augmentation
 
 OPTIM = Optim("sgd", 0.1, 8, momentum=0.9, augment="crop-flip")
 PLAIN = dataclasses.replace(OPTIM, augment="")

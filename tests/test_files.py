@@ -30,14 +30,15 @@ def everything(folder: Path) -> dict[str, bytes]:
             if p.is_file() and p.name != ".lock"}
 
 
-# -------------------------------------------------------------------------------- writing, locking
+# --------------------------------------------------------------------------------- writing, locking
 
 
 def test_write_together_replaces(tmp_path: Path) -> None:
     one, two = tmp_path / "a" / "1.txt", tmp_path / "b" / "2.txt"
     write_together({one: b"old"})
     write_together({one: b"new", two: b"two"})
-    assert everything(tmp_path) == {"a/1.txt": b"new", "b/2.txt": b"two"} and one.stat().st_mode & 0o777 == 0o644
+    assert everything(tmp_path) == {"a/1.txt": b"new",
+                                    "b/2.txt": b"two"} and one.stat().st_mode & 0o777 == 0o644
 
 
 def test_an_interrupted_write_leaves_no_scrap(tmp_path: Path,
@@ -99,7 +100,8 @@ def test_a_link_is_not_locked_through(tmp_path: Path) -> None:
 def test_inside(tmp_path: Path) -> None:
     (tmp_path / "out").symlink_to("/etc")
     assert inside(tmp_path, "a/../b") == (tmp_path / "b").resolve()
-    assert not any(inside(tmp_path, f) for f in ("", ".", "..", "/etc", "out/passwd", "a\0", None, 5))
+    assert not any(inside(tmp_path, f) for f in ("", ".", "..", "/etc", "out/passwd", "a\0", None,
+                                                 5))
 
 
 def test_a_manifest_of_single_files(tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_a_manifest_of_single_files(tmp_path: Path) -> None:
         StoredFiles(tmp_path / "luf", "curves", "").entries()
 
 
-# ------------------------------------------------------------------------------------- downloading
+# -------------------------------------------------------------------------------------- downloading
 
 GOOD = bytes(range(256)) * 200
 SHA = hashlib.sha256(GOOD).hexdigest()
@@ -312,7 +314,7 @@ def test_what_drive_gives_instead_is_refused(drive: Server, cache: Path, answer:
     assert everything(cache) == {}
 
 
-# ------------------------------------------------------------------ models that are not bundled
+# ---------------------------------------------------------------------- models that are not bundled
 
 
 @pytest.fixture
@@ -360,7 +362,8 @@ def test_a_model_without_an_address_is_to_be_made(released: tuple[Path, bytes]) 
     release(root, raw)
     assert list(list_models(root)["where"]) == ["to make"]
     for _ in range(2):
-        with pytest.raises(CourseError, match="is missing .*no address is known. Restore it .*make models"):
+        with pytest.raises(CourseError,
+                           match="is missing .*no address is known. Restore it .*make models"):
             load_model("a/b", root=root)
         (root / "release.json").unlink(missing_ok=True)
 

@@ -24,7 +24,17 @@ from course_lib.fairness import Report
 from course_lib.methods import METHODS, Method, Step
 from course_lib.methods.base import State
 from course_lib.training import OPTIMISERS, Optim, Run, divided, environment, fit
-from tests.helpers import THREE, Small, images, labels, left_alone, random_states, same_weights, split, tiny_dataset
+from tests.helpers import (
+    THREE,
+    Small,
+    images,
+    labels,
+    left_alone,
+    random_states,
+    same_weights,
+    split,
+    tiny_dataset,
+)
 
 TRAIN, VALIDATION = split(26), split(12, seed=1)
 OPTIM = Optim(lr=0.05, batch=4, drops=((1, 0.5), (2, 0.1)))
@@ -109,7 +119,7 @@ def same(a: Run, b: Run) -> bool:
     return same_weights(a.model, b.model) and a.history == b.history
 
 
-# ------------------------------------------------------------------------------------------ one loop, told by hand
+# --------------------------------------------------------------------------- one loop, told by hand
 
 
 def listening(kind: Any, calls: list[Any]) -> Any:
@@ -157,7 +167,8 @@ def test_fit_is_the_plain_loop(name: str) -> None:
 
 def test_history() -> None:
     run = train(Remembering("epoch"), validate=validate)
-    assert [h["epoch"] for h in run.history] == [h["state"]["updates"] for h in run.history] == [1, 2, 3]
+    assert [h["epoch"] for h in run.history] == [h["state"]["updates"] for h in run.history] == [1,
+        2, 3]
     assert [h["lr"] for h in run.history] == pytest.approx([0.05, 0.025, 0.005])
     assert all(len(h["validation"]) == 1 and math.isfinite(h["loss"]) for h in run.history)
     assert run.history[-1]["loss"] < run.history[0]["loss"]
@@ -200,7 +211,7 @@ def test_no_epoch_changes_nothing() -> None:
     assert same_weights(run.model, Small()) and run.history == []
 
 
-# ------------------------------------------------------------------------------------------ chance
+# ------------------------------------------------------------------------------------------- chance
 
 
 def test_the_seed_is_the_only_source_of_chance() -> None:
@@ -230,7 +241,7 @@ def test_what_the_caller_lent_is_given_back() -> None:
     assert handlers == [signal.getsignal(s) for s in SIGNALS]
 
 
-# ------------------------------------------------------------------------------------------ resuming
+# ----------------------------------------------------------------------------------------- resuming
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
@@ -360,7 +371,8 @@ def test_what_saves_slowly_is_saved_less_often(cost: float, every: float | None,
             super().save(step, state)
             passes(cost)
 
-    monkeypatch.setattr("course_lib.checkpoints.saver.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("course_lib.checkpoints.saver.time",
+                        SimpleNamespace(monotonic=lambda: now[0]))
     store = Slow()
     train(Remembering(before=lambda at: passes(40)), store=store, epochs=2, save_every=every)
     assert sorted(store.saves) == saves
@@ -408,7 +420,7 @@ def test_a_signal_waits_for_the_end_of_the_batch_and_a_second_one_does_not(
     assert same(undisturbed, train(store=store))
 
 
-# ------------------------------------------------------------------------------------------ what is shown
+# ------------------------------------------------------------------------------------ what is shown
 
 
 def test_progress_says_where_it_goes_on(capfd: pytest.CaptureFixture[str]) -> None:
@@ -424,7 +436,7 @@ def test_progress_says_where_it_goes_on(capfd: pytest.CaptureFixture[str]) -> No
     assert "already finished: 3 epochs" in "".join(capfd.readouterr())
 
 
-# ------------------------------------------------------------------------------------------ bad input
+# ---------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(("words", "say"), [
@@ -452,7 +464,8 @@ def test_bad_input(words: dict[str, Any], say: str, method: str) -> None:
     ({"name": "lion"}, "adam, sgd"),
     ({"batch": 0}, "batch size is 0"),
     *[({"lr": v}, "learning rate") for v in (0, -1, math.nan, math.inf)],
-    *[({word: v}, f"{word} is {v}") for word in ("momentum", "weight_decay") for v in (-1, 1, math.nan)],
+    *[({word: v}, f"{word} is {v}") for word in ("momentum", "weight_decay")
+      for v in (-1, 1, math.nan)],
 ])
 def test_an_optimiser_that_makes_no_sense(words: dict[str, Any], say: str) -> None:
     with pytest.raises(CourseError, match=say):

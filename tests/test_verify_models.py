@@ -191,7 +191,7 @@ def test_a_model_that_is_not_bundled_is_left_out(root: Path) -> None:
     assert tasks(root=root) == []
 
 
-# ------------------------------------------------------------------------------------------ cards
+# -------------------------------------------------------------------------------------------- cards
 
 
 def test_the_cards_are_up_to_date() -> None:

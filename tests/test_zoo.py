@@ -86,7 +86,7 @@ def point(root: Path, kind: str, **what: Any) -> None:
     (root / "manifest.json").write_text(json.dumps(content))
 
 
-# --------------------------------------------------------------------- models and their reports
+# ------------------------------------------------------------------------- models and their reports
 
 
 @pytest.mark.parametrize("seed", [0, 1, 10])
@@ -161,7 +161,7 @@ def test_what_is_missing_is_printed(root: Path, capsys: pytest.CaptureFixture[st
         missing(NAME, root=root)
 
 
-# ------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 def test_list_models(root: Path) -> None:
@@ -271,7 +271,8 @@ def test_compare_takes_the_same_images(root: Path) -> None:
 
 @pytest.mark.parametrize(("names", "say"), [
     (NAME, "list of two names"), ([NAME], "list of two names"), ([NAME, "x"], "Unknown model 'x'"),
-    ([NAME, "a/shoes"], r"different data sets .*exp1/natural \(tiny, 3 classes\), a/shoes \(shoes, 3"),
+    ([NAME, "a/shoes"],
+     r"different data sets .*exp1/natural \(tiny, 3 classes\), a/shoes \(shoes, 3"),
     ([NAME, "a/fewer"], r"or classes.*a/fewer \(tiny, 3 classes\)"),
 ])
 def test_compare_what_cannot_be(root: Path, names: Any, say: str) -> None:
@@ -281,7 +282,7 @@ def test_compare_what_cannot_be(root: Path, names: Any, say: str) -> None:
         compare(names, root=root)
 
 
-# -------------------------------------------------------------------------------------- publishing
+# --------------------------------------------------------------------------------------- publishing
 
 
 def test_weights_go_and_the_record_stays(root: Path) -> None:
@@ -332,7 +333,7 @@ def test_reports_join_a_record(root: Path) -> None:
     assert (root / "manifest.json").read_bytes() == before
 
 
-# ------------------------------------------------------------------------------------------ damage
+# ------------------------------------------------------------------------------------------- damage
 
 
 def change(path: Path, how: Callable[[bytes], bytes]) -> None:
@@ -497,7 +498,7 @@ def test_what_is_not_stored(root: Path, words: dict[str, Any], say: str) -> None
         load_model(root=root, **words)
 
 
-# ----------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------------------------------------ writing
 
 
 def files(root: Path) -> dict[Path, bytes]:

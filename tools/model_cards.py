@@ -10,7 +10,17 @@ from typing import Any
 
 from course_lib.errors import CourseError
 from course_lib.fairness import Spread
-from course_lib.zoo import TITLES, budget, figures, manifest, markdown, model_files, models_dir, report_rows, stored_models
+from course_lib.zoo import (
+    TITLES,
+    budget,
+    figures,
+    manifest,
+    markdown,
+    model_files,
+    models_dir,
+    report_rows,
+    stored_models,
+)
 from tools.common import write
 
 Records = dict[str, dict[int, dict[str, Any]]]  # recipe -> seed -> record without its history
@@ -161,7 +171,8 @@ def reports(name: str, records: Mapping[int, dict[str, Any]]) -> str:
             many = sorted({int(found[s][f"{title.rpartition(' ')[0]} images"]) for s in values})
             lines.append([title, percent(spread.mean), *wide, ranges(list(values)),
                           " or ".join(f"{n:,}" for n in many)])
-    return markdown(lines, "error", "seeds") if len(lines) > 1 else "It was measured on validation data only."
+    return markdown(lines, "error", "seeds") if len(
+        lines) > 1 else "It was measured on validation data only."
 
 
 def ranges(seeds: list[int]) -> str:

@@ -10,7 +10,8 @@ import re
 from importlib import metadata
 
 EXTRAS = frozenset({"test", "lab", "autoattack", "cluster"})
-HEAD = """# The exact versions that `make` and CI use (requirements.txt has the bounds a reader needs).
+HEAD = """\
+# The exact versions that `make` and CI use (requirements.txt has the bounds a reader needs).
 # Made by: python -m tools.pin
 # torch and torchvision stand here together so that one pip call chooses a pair that fits."""
 

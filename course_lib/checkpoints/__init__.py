@@ -1,4 +1,5 @@
-"""Training that cannot be lost: `Store` keeps checkpoints in a folder, and copies in a second one."""
+"""Training that cannot be lost: `Store` keeps checkpoints in a folder, and copies in a second
+one."""
 
 from course_lib.checkpoints.packing import SaveError
 from course_lib.checkpoints.saver import Saver

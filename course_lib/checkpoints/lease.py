@@ -40,7 +40,8 @@ class Lease:
                               "run, or restart its kernel, and run this again; or go on in an "
                               "empty store beside it: store.fresh().") from None
         self.lock = lock
-        me = f"process {os.getpid()} on {platform.node()} (since {time.strftime('%Y-%m-%d %H:%M:%S')})"
+        me = (f"process {os.getpid()} on {platform.node()} (since "
+              f"{time.strftime('%Y-%m-%d %H:%M:%S')})")
         self.folder.write_atomic(HOLDER, me.encode())
 
     def release(self) -> None:

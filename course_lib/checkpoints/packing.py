@@ -50,7 +50,8 @@ def pack(step: int, identity: dict[str, Any], state: dict[str, Any]) -> Packed:
     text = json.dumps({"format": FORMAT, "step": step, "identity": identity, "state": tree},
                       separators=(",", ":"))
     data = safetensors.torch.save(tensors, {"checkpoint": text})
-    if len(tensors) > MAX_TENSORS or len(data) - sum(t.nbytes for t in tensors.values()) > MAX_HEADER:
+    if len(tensors) > MAX_TENSORS or len(data) - sum(t.nbytes
+                                                     for t in tensors.values()) > MAX_HEADER:
         raise CourseError(
             f"The state holds more than {MAX_TENSORS:,} tensors, or more than {MAX_HEADER:,} bytes "
             "beside them. Keep long lists of numbers as one tensor each: torch.tensor(the_list).")

@@ -55,7 +55,8 @@ class Saver:
 
     def __enter__(self) -> Saver:
         if threading.current_thread() is threading.main_thread():
-            self.handlers = {s: signal.signal(s, self.stop) for s in (signal.SIGINT, signal.SIGTERM)}
+            self.handlers = {s: signal.signal(s, self.stop)
+                             for s in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def stop(self, number: int, frame: Any) -> None:

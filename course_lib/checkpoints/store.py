@@ -127,9 +127,9 @@ class Store:
             self.folder.write_atomic(str(packed.key), packed.data)
         except OSError as error:
             self._failed = error.strerror or str(error)
-            raise SaveError(
-                f"Step {step} is not saved in {self.dir}: {self._failed}. Earlier checkpoints are "
-                "unchanged. If the disk is full, make space; training may go on meanwhile.") from None
+            raise SaveError(f"Step {step} is not saved in {self.dir}: {self._failed}. Earlier "
+                            "checkpoints are " "unchanged. If the disk is full, make space; "
+                            "training may go on meanwhile.") from None
         self._saved, self._failed = step, ""
         self.folder.verdicts[packed.key] = True
         try:

@@ -40,7 +40,8 @@ def a_state() -> dict[str, Any]:
         "tied": [model.weight, model.weight.t()],
         "epoch": 3,
         "numbers": [0.1, -0.0, 5e-324, float("inf"), 1 / 3, 10**30, True, 1, 1.0],
-        "words": {"ε": "8/255", 7: None, "last": True, "pair": (1, [2.5, ()]), None: "\ud800", "": {}},
+        "words": {"ε": "8/255", 7: None, "last": True, "pair": (1, [2.5, ()]), None: "\ud800",
+                  "": {}},
         "random": torch.get_rng_state(),
         "kinds": [torch.ones(2, dtype=dtype) for dtype in DTYPES],
         "empty": [torch.zeros(0, 3), [], {}, torch.tensor(3)],
@@ -52,7 +53,8 @@ def newest(store: Store) -> int:
     return (store.latest() or (0,))[0]
 
 
-def stored(folder: Path, *, mirror: Path | None = None, step: int = 7, weight: float = 1.0) -> Store:
+def stored(folder: Path, *, mirror: Path | None = None, step: int = 7,
+           weight: float = 1.0) -> Store:
     """The store of a run that was closed after one save."""
     with Store(folder, mirror) as store:
         store.open(IDENTITY, ENVIRONMENT)
@@ -102,12 +104,15 @@ def of_the_old_format(folder: Path, record: bool = True) -> None:
 
 
 @pytest.mark.parametrize("place", ["here", "there"])
-def test_an_unfinished_run_of_the_old_format_is_refused_in_words(tmp_path: Path, place: str) -> None:
+def test_an_unfinished_run_of_the_old_format_is_refused_in_words(tmp_path: Path,
+        place: str) -> None:
     of_the_old_format(tmp_path / place)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     store = Store(tmp_path / "here", tmp_path / "there")
-    with pytest.raises(CourseError, match="holds unfinished checkpoints of format 1, which this version of "
-                       "the course cannot read .it reads format 2.: delete that folder to train this "
+    with pytest.raises(CourseError,
+                       match="holds unfinished checkpoints of format 1, which this version of "
+                       "the course cannot read .it reads format 2.: delete that folder to train "
+                       "this "
                        "model again from the start, or train beside it with store = store.fresh"):
         store.open(IDENTITY, ENVIRONMENT)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -170,7 +175,8 @@ def test_keeps_the_newest_three(tmp_path: Path) -> None:
 def test_a_state_that_could_not_be_loaded_again_is_refused(tmp_path: Path, value: object,
                                                            word: str) -> None:
     store = Store(tmp_path)
-    with pytest.raises(CourseError, match=rf"state\['list'\]\[1\] holds a .*{word}; a state holds dense tensors"):
+    with pytest.raises(CourseError, match=rf"state\['list'\]\[1\] holds a .*{word}; a state holds "
+                       "dense tensors"):
         store.save(1, {"list": [0, value]})
     assert store.latest() is None
 
@@ -288,7 +294,8 @@ def test_an_unmounted_drive_is_not_taken_for_a_folder(tmp_path: Path) -> None:
     store.save(1, {"model": {}})
     assert store.mirror.close(60)
     os.rename(drive, tmp_path / "gone")
-    with pytest.warns(UserWarning, match="is not there any more.. Training goes on and saves locally") as told:
+    with pytest.warns(UserWarning,
+                      match="is not there any more.. Training goes on and saves locally") as told:
         store.save(2, {"model": {}})
         store.mirror.close(60)
         store.save(3, {"model": {}})

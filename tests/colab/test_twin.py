@@ -128,8 +128,8 @@ def test_what_the_setup_cell_says_when_it_cannot_go_on(twin: Twin) -> None:
         "https://example.org/x")
     scripts = [old + good, elsewhere, bare + good, placeholder, no_package + good, ticked]
     wanted = [
-        r"RuntimeError: The course needs Python 3\.11 or later, .* In Colab: Runtime, Change runtime "
-        "type",
+        r"RuntimeError: The course needs Python 3\.11 or later, .* In Colab: Runtime, Change "
+        "runtime type",
         r"RuntimeError: The course could not be fetched from file:///nowhere/\S+ \(.*\)\. "
         r"Is this machine on the network\? .* again\.",
         r"RuntimeError: The course could not be fetched from .* \(git is not installed\)",

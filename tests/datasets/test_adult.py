@@ -9,7 +9,17 @@ import torch
 
 from course_lib import CourseError, load
 from course_lib.data import EMBEDDED
-from course_lib.datasets.adult import BOUNDS, CLASSES, FEATURES, GROUPS, SHA256, UNITS, WORDS, balanced, parse
+from course_lib.datasets.adult import (
+    BOUNDS,
+    CLASSES,
+    FEATURES,
+    GROUPS,
+    SHA256,
+    UNITS,
+    WORDS,
+    balanced,
+    parse,
+)
 
 ROW = ("39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, "
        "Male, 2174, 0, 40, United-States, <=50K")

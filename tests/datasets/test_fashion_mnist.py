@@ -27,7 +27,7 @@ HOME = Path.home() / ".cache" / "course-data" / "fashion-mnist"
 SMALL = EMBEDDED / "fashion-mnist"
 
 
-# ------------------------------------------------------------------------------------------ the embedded data
+# -------------------------------------------------------------------------------- the embedded data
 
 
 @pytest.mark.parametrize(("name", "credit"),
@@ -177,7 +177,7 @@ def test_no_network_is_an_error_and_never_a_smaller_set(
     assert not (tmp_path / "cache").exists()
 
 
-# ------------------------------------------------------------------------------------------ damage
+# ------------------------------------------------------------------------------------------- damage
 
 
 def remove(place: Path, part: str) -> None:
@@ -282,7 +282,7 @@ def test_damaged_embedded_data(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
         load(name, limit=100).train  # noqa: B018
 
 
-# ------------------------------------------------------------------------------------------ torchvision
+# -------------------------------------------------------------------------------------- torchvision
 
 
 def test_resize_is_torchvisions_byte_for_byte() -> None:

@@ -159,7 +159,8 @@ COMMANDS: dict[str, Callable[[str, Path], None]] = {
     ". .venv/bin/activate": instead(". .venv/bin/activate && python -c 'import course_lib'"),
     "python -m course_lib list": shortened(""),
     "python -m course_lib train exp1/pgd-at --seed 0": shortened("--limit 200 --epochs 1"),
-    "python -m course_lib evaluate exp1/pgd-at --seed 0 --per-class 100": shortened("--per-class 2"),
+    "python -m course_lib evaluate exp1/pgd-at --seed 0 --per-class 100":
+        shortened("--per-class 2"),
     # tests/test_cli.py does it
     "python -m course_lib evaluate exp1/pgd-at --seed 0 --per-class 100 --models runs": understood,
     "python -m course_lib sweep cifar10 --models FOLDER": understood,

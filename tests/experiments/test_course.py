@@ -112,7 +112,7 @@ def test_the_scores_recipes_are_the_papers() -> None:
     assert len(balanced.val) == 200
 
 
-# ------------------------------------------------------------------------------------------ what is stored
+# ----------------------------------------------------------------------------------- what is stored
 
 
 def contained(told: Any, now: Any) -> bool:

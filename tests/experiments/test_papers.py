@@ -55,7 +55,8 @@ def takes_a_step(recipe: Recipe, classes: int, pixels: int) -> None:
     model, before = network(recipe.model, classes)
     model.load_state_dict(before)
     method = recipe.method if recipe.method.name == "natural" else dataclasses.replace(
-        recipe.method, attack=dataclasses.replace(recipe.method.attack, steps=1))  # type: ignore[attr-defined,call-arg]
+        # type: ignore[attr-defined,call-arg]
+        recipe.method, attack=dataclasses.replace(recipe.method.attack, steps=1))
     names = tuple(map(str, range(classes)))
     nat, rob = (Errors((n, *[1] * (classes - 1)), (10,) * classes) for n in (7, 9))
     history = fit(model, method, Split(images(2, (3, pixels, pixels)), labels(2, classes), names),
@@ -110,7 +111,7 @@ def test_the_heaviest_by_its_size() -> None:
     assert len(HEAVY) == 8 and sum(p.numel() for p in heavy.parameters()) == 36_481_114
 
 
-# ------------------------------------------------------------------------------------------ at the size of two cores
+# ------------------------------------------------------------------------- at the size of two cores
 
 
 def test_ours_are_on_equal_terms() -> None:

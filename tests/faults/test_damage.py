@@ -229,8 +229,10 @@ FORGERIES: dict[str, tuple[Callable[[], bytes], str]] = {
     "another format": (lambda: edited(lambda h, c: c.update(format=99)), "format 99"),
     "another run": (lambda: edited(lambda h, c: c.update(identity={"rate": 0.3})),
                     "made by another run: rate is 0.1, was 0.3"),
-    "other shapes": (lambda: edited(lambda h, c: h[WEIGHTS].update(shape=[3, 2])), "not as its header"),
-    "other dtypes": (lambda: edited(lambda h, c: h[WEIGHTS].update(dtype="I32")), "not as its header"),
+    "other shapes": (lambda: edited(lambda h, c: h[WEIGHTS].update(shape=[3, 2])),
+                     "not as its header"),
+    "other dtypes": (lambda: edited(lambda h, c: h[WEIGHTS].update(dtype="I32")),
+                     "not as its header"),
     "other axes": (lambda: edited(lambda h, c: listed(c)[2].reverse()), "not as its header"),
     "an axis twice": (lambda: edited(lambda h, c: listed(c).__setitem__(2, [0, 0])), NO_STATE),
     "other names": (lambda: edited(lambda h, c: h.update(v=h.pop(WEIGHTS))),
@@ -269,7 +271,8 @@ def test_a_forgery_without_a_fault_would_be_loaded(folder: Path, good: Files) ->
 
 def test_a_file_larger_than_any_checkpoint_is_not_read(folder: Path, good: Files,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("course_lib.checkpoints.disk.MAX_BYTES", most := max(map(len, good.values())))
+    monkeypatch.setattr("course_lib.checkpoints.disk.MAX_BYTES",
+                        most := max(map(len, good.values())))
     big = forged(pack(9, {"rate": 0.1}, {"w": torch.zeros(100_000)}).data)
     found, told = newest_of(folder, {**good, **big})
     assert found == 3

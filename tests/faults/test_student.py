@@ -86,7 +86,8 @@ def stopped(store: Store) -> None:
 def test_the_stop_button_and_the_cell_again(wanted: dict[str, Tensor]) -> None:
     session = colab.setup()
     stopped(session.store("run"))
-    assert (session.store("run").latest() or (0,))[0] == 14  # the batch under way is finished and kept
+    # the batch under way is finished and kept
+    assert (session.store("run").latest() or (0,))[0] == 14
     assert equal(cell(session.store("run")), wanted)
     assert equal(cell(session.store("run")), wanted)  # once more: it is finished
 

@@ -57,7 +57,8 @@ def test_the_second_is_told_who_holds_it_and_takes_over_when_that_one_is_dead(se
         while not ready.exists():
             time.sleep(0.001)
         store = Store(place)
-        with pytest.raises(CourseError, match=rf"written by process {pid} on .* \(since 20.*Stop that run.*store.fresh\(\)"):
+        with pytest.raises(CourseError, match=rf"written by process {pid} on .* \(since 20.*"
+                           r"Stop that run.*store.fresh\(\)"):
             store.open({"run": 1}, {})
         fresh = store.fresh()
         fresh.open({"run": 2}, {})

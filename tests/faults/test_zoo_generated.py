@@ -34,10 +34,12 @@ JSON = st.recursive(
     max_leaves=8,
 )
 NASTY: list[Any] = [
-    "../outside/secret", "../../../../../../etc/passwd", "/etc/passwd", "a\0b", "\ud800", "x" * 5000, "..", ".", "", "manifest.json", "a",
-    "a/b/../../../outside/secret", "http://127.0.0.1:9/x", "https://[", "file:///etc/passwd", "127.0.0.1", "0" * 64, "lenet5", "resnet18",
-    10**400, -1, 0, 1e308, float("nan"), float("inf"), True, None, [], {}, [[]], {"file": []}, {"sha256": {}}, {"0": {}}, {"9" * 5000: {}},
-    {"\u0664": {}}, {"-1": {}}, ["cat"] * 2000, [0.5, 0.5], [1, 2, 3], [10**400] * 3,
+    "../outside/secret", "../../../../../../etc/passwd", "/etc/passwd", "a\0b", "\ud800",
+    "x" * 5000, "..", ".", "", "manifest.json", "a", "a/b/../../../outside/secret",
+    "http://127.0.0.1:9/x", "https://[", "file:///etc/passwd", "127.0.0.1", "0" * 64, "lenet5",
+    "resnet18", 10**400, -1, 0, 1e308, float("nan"), float("inf"), True, None, [], {}, [[]],
+    {"file": []}, {"sha256": {}}, {"0": {}}, {"9" * 5000: {}}, {"\u0664": {}}, {"-1": {}},
+    ["cat"] * 2000, [0.5, 0.5], [1, 2, 3], [10**400] * 3,
 ]  # fmt: skip
 BENDS = st.one_of(st.sampled_from(NASTY), JSON)
 CALLS: list[Callable[[Path], Any]] = [

@@ -105,7 +105,8 @@ def test_reports_on_fewer_images_are_others(models: Path) -> None:
     assert sum(load_record(NAME, root=models)["reports"][0]["counts"]) == 12
     for words in ({"per_class": 2}, {"attack": "cw20"}):
         assert load_report(NAME, root=models, **words).nat.counts == (2, 2, 2)  # type: ignore[arg-type]
-    with pytest.raises(CourseError, match="on 3 images per class is stored. There is: pgd20 at 8/255 "
+    with pytest.raises(CourseError,
+                       match="on 3 images per class is stored. There is: pgd20 at 8/255 "
                        "on 12 images"):
         load_report(NAME, per_class=3, root=models)
 
@@ -206,7 +207,8 @@ def test_two_processes_and_a_bar(models: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(("patterns", "words", "say"), [
-    (["tony"], {}, "No model whose weights are stored matches tony. There is: tiny/first, tiny/sec"),
+    (["tony"], {},
+     "No model whose weights are stored matches tony. There is: tiny/first, tiny/sec"),
     (["tiny/second"], {}, "No model whose weights are stored matches tiny/second"),
     ([NAME], {"attacks": ["cw20", "fgsm"]}, "Unknown attack 'fgsm'"),
     ([NAME], {"eps": 8.0}, "For 8 grey levels"),

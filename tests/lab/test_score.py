@@ -23,7 +23,18 @@ from course_lib.inference import predict
 from course_lib.lab import examine as examination
 from course_lib.lab import score as room
 from course_lib.lab.publish import add_scores, publish
-from course_lib.lab.score import ESTIMATORS, PLANS, Plan, Search, confidences, cru_s_row, eou_row, least_row, plan_of, score_stored
+from course_lib.lab.score import (
+    ESTIMATORS,
+    PLANS,
+    Plan,
+    Search,
+    confidences,
+    cru_s_row,
+    eou_row,
+    least_row,
+    plan_of,
+    score_stored,
+)
 from course_lib.models import build
 from course_lib.recipes import Copies
 from course_lib.scores import cau, cru_eps, cru_s, eou, least_eps
@@ -157,7 +168,7 @@ def test_a_model_of_static_copies_is_also_shown_static_copies(
     assert score_stored(["tiny/static"], **words) == rows
 
 
-# ------------------------------------------------------------------------------------------ Adult
+# -------------------------------------------------------------------------------------------- Adult
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +206,8 @@ def test_a_group_without_members_or_of_one_label_is_named(
     number = torch.tensor([0, 0, 1, 0, 2])[kept.groups["race"]]
     want = eou(confidences(model, kept), kept.y, number, row["groups"])
     assert row["value"] == pytest.approx(want) and sum(map(sum, row["counts"])) == len(kept)
-    for few, say in ((test.groups["gender"] == 1, "only Male has examples of both labels; EOU comp"),
+    for few, say in ((test.groups["gender"] == 1,
+                      "only Male has examples of both labels; EOU comp"),
                      (test.y == 0, "only nobody has examples of both labels")):
         part = test.take(few)
         with pytest.raises(CourseError, match=f"Of gender {say}"):
@@ -227,7 +239,7 @@ def test_a_report_on_adult_bears_eps_in_its_own_units(adult: tuple[torch.nn.Modu
     assert ((within - few.x).abs() <= 10 * torch.tensor(UNITS) + 1e-6).all()
 
 
-# ------------------------------------------------------------------------------------------ what is stored
+# ----------------------------------------------------------------------------------- what is stored
 
 
 def scored() -> list[tuple[str, int]]:

@@ -96,7 +96,8 @@ def test_a_sweep_trains_stores_and_then_skips(tmp_path: Path, trained: Calls) ->
     records = go(tmp_path)
     assert trained == ALL and sorted((r["recipe"], r["seed"]) for r in records) == ALL
     assert stored(tmp_path) == ALL
-    assert [r["bytes"] > 0 for r in list_models(tmp_path / "models").to_dict("records")] == [True, True, False, False]
+    assert [r["bytes"] > 0 for r in list_models(tmp_path / "models").to_dict("records")] == [True,
+        True, False, False]
     before, again = contents(tmp_path), go(tmp_path)
     records = [load_record(n, seed=s, root=tmp_path / "models") for n, s in ALL]
     assert trained == ALL and sorted(map(repr, again)) == sorted(map(repr, records))

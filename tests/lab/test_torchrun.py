@@ -109,7 +109,7 @@ def equal(a: Result, b: Result) -> bool:
     return same and a[1] == b[1]
 
 
-# ------------------------------------------------------------------------------------------ against one process
+# ------------------------------------------------------------------------------ against one process
 
 
 def natural(rank: int, name: str, images: int, optimiser: str) -> tuple[Result, Result]:
@@ -145,7 +145,8 @@ def test_two_processes_train_as_one(pair: Pair, name: str, optimiser: str, close
 def seen(rank: int, augment: str) -> list[tuple[Tensor, Tensor, float]]:
     """What a method was given, and the first number that it drew, batch by batch."""
     calls: list[Any] = []
-    fit(Small(), listening(METHODS["natural"], calls)(), split(26), epochs=2, seed=0, progress=False,
+    fit(Small(), listening(METHODS["natural"], calls)(), split(26), epochs=2, seed=0,
+        progress=False,
         optim=dataclasses.replace(OPTIM, augment=augment))
     return calls
 
@@ -163,7 +164,7 @@ def test_the_two_share_each_batch_of_one_and_draw_noise_of_their_own(pair: Pair,
     assert [number for calls in again for *_, number in calls] == drawn[2 * BATCHES :]
 
 
-# ------------------------------------------------------------------------------------------ what every process holds
+# ------------------------------------------------------------------------- what every process holds
 
 
 class Scaled(Small):
@@ -251,7 +252,7 @@ def test_the_first_shows_and_saves(pair: Pair) -> None:
     assert "21/21" in shown and used == 2 + EPOCHS and other == ("", 0)
 
 
-# ------------------------------------------------------------------------------------------ resuming
+# ----------------------------------------------------------------------------------------- resuming
 
 
 def resumed_everywhere(rank: int, every: Any) -> list[bool]:
@@ -334,7 +335,8 @@ def kept(rank: int, folder: str) -> dict[str, Any]:
 
 def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
     assert all(e["processes of torchrun"] == 2 for e in pair(kept, str(tmp_path / "two")))
-    with pytest.raises(CourseError, match=r"processes of torchrun is not given, was 2\. Restore these settings"):
+    with pytest.raises(CourseError,
+                       match=r"processes of torchrun is not given, was 2\. Restore these settings"):
         kept(0, str(tmp_path / "two"))
     assert "processes of torchrun" not in kept(0, str(tmp_path / "one"))
     first, second = pair(kept, str(tmp_path / "one"))
@@ -342,7 +344,7 @@ def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
         second) == f"Process 0 of 2 (counted from 0) failed: {first}"
 
 
-# ------------------------------------------------------------------------------------------ the group itself
+# --------------------------------------------------------------------------------- the group itself
 
 
 def test_one_process_is_a_group_that_does_nothing() -> None:
@@ -379,7 +381,7 @@ def test_a_restart_does_not_meet_the_dead() -> None:
     assert len(set(names)) == 3
 
 
-# ------------------------------------------------------------------------------------------ torchrun itself
+# ---------------------------------------------------------------------------------- torchrun itself
 
 
 # 640 images, 5 batches an epoch, noise in each
@@ -441,7 +443,8 @@ def test_killed_processes_are_started_again_and_end_with_the_same_weights(tmp_pa
     done = slurm(tmp_path, *WORDS, "--out", str(tmp_path / "whole"))
     assert done.returncode == 0 and done.stdout.count(
         "finished: tune/trades-1-12@limit=800@epochs=3") == 1, done.stderr
-    again = torchrun("--max-restarts", "2", "-m", "tests.lab.test_torchrun", str(tmp_path / "killed"),
+    again = torchrun("--max-restarts", "2", "-m", "tests.lab.test_torchrun",
+                     str(tmp_path / "killed"),
                      *WORDS)
     assert again.returncode == 0 and again.stdout.count("finished") == 1, again.stderr
     # Not torchrun's report of them: it names the first that it finds ended, the killed one or the

@@ -40,7 +40,7 @@ def loss_of(method: Method, model: nn.Module | None = None, state: dict[str, Ten
     return out[0] if isinstance(out, tuple) else out
 
 
-# ------------------------------------------------------------------------------------------ every method
+# ------------------------------------------------------------------------------------- every method
 
 
 def test_every_file_of_the_folder_registers_its_methods() -> None:
@@ -129,7 +129,7 @@ def test_it_learns(name: str) -> None:
     assert evaluate(first.model, data, PGD(0.01, 0.01, 5), progress=False).rob.mean < 0.1
 
 
-# ------------------------------------------------------------------------------------------ natural and PGD-AT
+# ------------------------------------------------------------------------------- natural and PGD-AT
 
 
 class Spy:

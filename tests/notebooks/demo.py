@@ -9,7 +9,7 @@
 # %% [markdown]
 # # A small notebook for the tests of tools/
 #
-# It has one of everything: a formula, a figure, a table, a progress bar, and a cell that is compared.
+# It has one of everything: a formula, a figure, a table, a progress bar, a cell to compare.
 
 # %% [markdown] tags=["badges"]
 # written by make notebooks
