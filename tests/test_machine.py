@@ -24,7 +24,7 @@ def faults():
         torch.ones(12_000_000)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 faults()
-print(faults())
+print(min(faults() for _ in range(5)))  # the system may take idle pages back at any time
 """
 
 
