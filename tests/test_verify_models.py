@@ -63,7 +63,8 @@ def test_a_bit_a_report_and_other_circumstances_are_noticed(small:
     renamed = json.loads(json.dumps(record))
     renamed["made_from"]["versions"]["kernel"] = "lenet-0123-" + str(
         record["made_from"]["versions"]["kernel"]).rpartition("-")[2]
-    assert "all else is the same" in mismatch(other, renamed, tmp_path)  # the same machine code under another key
+    # the same machine code under another key
+    assert "all else is the same" in mismatch(other, renamed, tmp_path)
 
 
 def test_outside() -> None:
