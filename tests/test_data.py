@@ -16,31 +16,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from course_lib.checkpoints import Store
-from course_lib.data import (
-    AUGMENTATIONS,
-    LOADERS,
-    PADDING,
-    Split,
-    augment,
-    batches,
-    load,
-    stratified,
-)
+from course_lib.data import AUGMENTATIONS, LOADERS, Split, augment, batches, load, stratified
 from course_lib.errors import CourseError, resolve
 from course_lib.methods import METHODS
 from course_lib.training import Optim, fit
-from tests.helpers import (
-    THREE,
-    Small,
-    fails_at,
-    images,
-    labels,
-    random_states,
-    same_weights,
-    seeded,
-    split,
-    tiny_dataset,
-)
+from tests import helpers
+from tests.helpers import THREE, Small, images, labels, seeded, split, tiny_dataset
 
 # ------------------------------------------------------------------------------------------ by name
 
@@ -86,9 +67,8 @@ def test_batches_serve_each_example_once(n: int, size: int, seed: int) -> None:
 
 def test_the_order_is_the_generators() -> None:
     s = Split(images(50), torch.arange(50), tuple(map(str, range(50))))
-    one, again, other = (torch.cat([y for _, y in batches(s, 7, seeded(i))]).tolist()
-                         for i in (1, 1, 2))
-    assert one == again != other and one != list(range(50))
+    orders = [torch.cat([y for _, y in batches(s, 7, seeded(i))]).tolist() for i in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2] and orders[0] != list(range(50))
 
 
 @given(st.data())
@@ -146,8 +126,7 @@ def test_whole_joins_and_keeps_the_validation_set() -> None:
 
 @pytest.mark.parametrize("gone", [["dog"], [1], ("dog", 1)])
 def test_without_drops_and_renumbers(gone: Any) -> None:
-    d = tiny_dataset()
-    less = d.without(gone)
+    d, less = tiny_dataset(), tiny_dataset().without(gone)
     assert less.classes == less.train.classes == ("cat", "frog")
     for mine, other in ((less.train, d.train), (less.val, d.val), (less.test, d.test)):
         rest = other.y != 1
@@ -215,7 +194,7 @@ def train(model: torch.nn.Module, store: Store | None = None, optim: Optim = OPT
 def test_every_picture_is_a_window_of_its_own_padded_one() -> None:
     x, found = images(120, (2, 5, 6)) + 0.1, set()
     z = augment(x, seeded(0), "crop-flip")
-    for before, after in zip(F.pad(x, [PADDING] * 4), z, strict=True):
+    for before, after in zip(F.pad(x, [4] * 4), z, strict=True):
         windows = {(i, j, flip): (w.flip(2) if flip else w) for i in range(9) for j in range(9)
                    for flip in (False, True) for w in [before[:, i : i + 5, j : j + 6]]}
         mine = [place for place, w in windows.items() if torch.equal(w, after)]
@@ -227,10 +206,11 @@ def test_every_picture_is_a_window_of_its_own_padded_one() -> None:
 
 def test_it_depends_on_its_generator_alone_and_draws_for_each_picture() -> None:
     x = images(20, (3, 8, 8))
-    before, copy = random_states(), x.clone()
+    before, copy = helpers.random_states(), x.clone()
     first, again, other = (augment(x, seeded(s), "crop-flip") for s in (1, 1, 2))
-    assert before == random_states() and torch.equal(x, copy) and augment(x, seeded(1), "") is x
+    assert before == helpers.random_states() and torch.equal(x, copy)
     assert torch.equal(first, again) and not torch.equal(first, other)
+    assert augment(x, seeded(1), "") is x
     assert first.shape == x.shape and first.is_contiguous()
     z = augment(x[:1].expand(64, -1, -1, -1), seeded(0), "crop-flip")
     assert len({p.numpy().tobytes() for p in z}) > 40
@@ -242,12 +222,12 @@ def test_a_training_goes_on_to_the_bit(tmp_path: Path) -> None:
     # forward passes: one looks whether the model fits, then four batches an epoch
     for call in (2, 7):
         store, model = Store(tmp_path / str(call)), Small(seed=1)
-        hook = fails_at(model, call + 1)
+        hook = helpers.fails_at(model, call + 1)
         with pytest.raises(ArithmeticError):
             train(model, store)
         hook.remove()
-        assert same_weights(full, train(Small(seed=5), Store(tmp_path / str(call))))
-    assert not same_weights(full, train(Small(seed=1), optim=PLAIN))
+        assert helpers.same_weights(full, train(Small(seed=5), Store(tmp_path / str(call))))
+    assert not helpers.same_weights(full, train(Small(seed=1), optim=PLAIN))
     with pytest.raises(CourseError, match="optim"):  # a store of another augmentation
         train(Small(seed=1), Store(tmp_path / "2"), PLAIN)
 

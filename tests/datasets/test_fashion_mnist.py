@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -46,16 +46,12 @@ def test_embedded_files_hash_to_what_stands_beside_them(name: str, credit: str) 
 def test_the_embedded_part() -> None:
     d = load("fashion-mnist", limit=6000)
     parts = (d.train, d.val, d.test)
-    assert [len(s) for s in parts] == [4800, 1200, 10_000]
     assert d.classes == FASHION and d.groups == ()
     # stored records name the digests of what was trained on
     assert [s.digest()[:8] for s in parts] == ["c8e91706", "8ff8eb62", "c62710fc"]
-    for s in parts:
-        assert s.x.shape[1:] == (1, 32, 32)
-        assert (s.x.dtype, s.y.dtype) == (torch.uint8, torch.int64)
-        assert (s.y.bincount() / len(s)).tolist() == pytest.approx([0.1] * 10, abs=0.002)
-    pixels = d.test.images(slice(0, 100))
-    assert pixels.dtype == torch.float32 and pixels.min() == 0 and 0.9 < pixels.max() <= 1
+    for s, n in zip(parts, (4800, 1200, 10_000), strict=True):
+        assert (s.x.shape, s.x.dtype) == ((n, 1, 32, 32), torch.uint8)
+        assert (s.y.bincount() / n).tolist() == pytest.approx([0.1] * 10, abs=0.002)
     train, val = ({x.numpy().tobytes() for x in s.x} for s in (d.train, d.val))
     assert len(train) == 4800 and not train & val
 
@@ -74,9 +70,9 @@ def test_the_seed_chooses_the_split_and_nothing_else_does() -> None:
         d = load("fashion-mnist", limit=500, seed=seed)
         return [d.train.digest(), d.val.digest(), d.test.digest()]
 
-    first, second = digests(1), digests(2)
-    assert first == digests(1) and [a == b for a, b in zip(first, second, strict=True)] == [
-        False, False, True]
+    (train, val, test), other = digests(1), digests(2)
+    assert [train, val, test] == digests(1)
+    assert train != other[0] and val != other[1] and test == other[2]
 
 
 def test_the_embedded_images_split_as_in_the_full_set() -> None:
@@ -84,8 +80,8 @@ def test_the_embedded_images_split_as_in_the_full_set() -> None:
     made-up full set."""
     full = split(1000, (1, 2, 2))
     train, val = halves(full, None, 0)
-    pool = Split(torch.cat([train.x[:80], val.x[:20]]), torch.cat([train.y[:80], val.y[:20]]),
-                 THREE)
+    x, y = (torch.cat([getattr(train, k)[:80], getattr(val, k)[:20]]) for k in "xy")
+    pool = Split(x, y, THREE)
     for limit in (100, 37, 10):
         mine, other = sources.embedded_halves(pool, limit, 0, 100), halves(full, limit, 0)
         assert [s.digest() for s in mine] == [s.digest() for s in other]
@@ -120,19 +116,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def compress(place: Path) -> None:
-    for path in list(place.iterdir()):
+@pytest.fixture
+def compressed(folder: Path) -> Path:
+    for path in list(folder.iterdir()):
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
+    return folder
 
 
-@pytest.mark.parametrize("compressed", [False, True])
+@pytest.fixture(params=["folder", "compressed"])
+def either(request: pytest.FixtureRequest) -> Path:
+    return request.getfixturevalue(request.param)
+
+
 @pytest.mark.parametrize("inside", [".", "fashion-mnist", "FashionMNIST/raw"])
-def test_a_named_folder_comes_first(folder: Path, tmp_path: Path, inside: str, compressed: bool,
+def test_a_named_folder_comes_first(either: Path, tmp_path: Path, inside: str,
                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    if compressed:
-        compress(folder)
-    shutil.copytree(folder, tmp_path / "root" / inside)
+    shutil.copytree(either, tmp_path / "root" / inside)
     d = load("fashion-mnist", root=tmp_path / "root")
     assert [len(s) for s in (d.train, d.val, d.test)] == [160, 40, 60]
     assert sorted(d.whole().train.y.tolist()) == sorted(n % 10 for n in range(200))
@@ -141,8 +141,7 @@ def test_a_named_folder_comes_first(folder: Path, tmp_path: Path, inside: str, c
     assert again.train.digest() == d.train.digest() and again.test.digest() == d.test.digest()
 
 
-@pytest.mark.parametrize("cached", [True, False])
-def test_then_the_cache_and_a_download_comes_last(folder: Path, tmp_path: Path, cached: bool,
+def test_then_the_cache_and_a_download_comes_last(folder: Path, tmp_path: Path,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     class Datasets:
         @staticmethod
@@ -151,24 +150,22 @@ def test_then_the_cache_and_a_download_comes_last(folder: Path, tmp_path: Path, 
                 raise RuntimeError("Dataset not found.")
             shutil.copytree(folder, place / "FashionMNIST" / "raw")
 
-    if cached:
-        shutil.copytree(folder, tmp_path / "cache" / "fashion-mnist")
-    monkeypatch.setattr(sources, "torchvision_datasets",
-                        lambda: pytest.fail("it is in the cache") if cached else Datasets)
-    assert load("fashion-mnist").train.digest() == load("fashion-mnist", root=folder).train.digest()
+    wanted = load("fashion-mnist", root=folder).train.digest()
+    monkeypatch.setattr(sources, "torchvision_datasets", lambda: Datasets)
+    assert load("fashion-mnist").train.digest() == wanted
+    shutil.rmtree(tmp_path / "cache")
+    shutil.copytree(folder, tmp_path / "cache" / "fashion-mnist")
+    monkeypatch.setattr(sources, "torchvision_datasets", lambda: pytest.fail("it is in the cache"))
+    assert load("fashion-mnist").train.digest() == wanted
 
 
 @pytest.mark.parametrize("error", [OSError("no route to host"),
                                    RuntimeError("File not found or corrupted.")])
 @pytest.mark.parametrize("limit", [None, 6001])
 def test_no_network_is_an_error_and_never_a_smaller_set(
-    limit: int | None, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail() -> Any:
-        raise error
-
+        limit: int, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sources, "torchvision_datasets", fail)
+    monkeypatch.setattr(sources, "torchvision_datasets", mock.Mock(side_effect=error))
     d = load("fashion-mnist", limit=limit)
     assert len(d.test) == 10_000
     with pytest.raises(CourseError, match=rf"could not be downloaded \({error}\).*root=\.\.\."
@@ -220,17 +217,14 @@ DAMAGE: dict[str, Damage] = {
 }
 
 
-@pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_folder(folder: Path, kind: str, compressed: bool) -> None:
-    if compressed:
-        compress(folder)
+def test_a_damaged_folder(either: Path, kind: str) -> None:
     damage, say = DAMAGE[kind]
-    damage(folder)
-    before = sorted(folder.parent.rglob("*"))
+    damage(either)
+    before = sorted(either.parent.rglob("*"))
     with pytest.raises(CourseError, match=say):
-        load("fashion-mnist", root=folder).train  # noqa: B018
-    assert sorted(folder.parent.rglob("*")) == before
+        load("fashion-mnist", root=either).train  # noqa: B018
+    assert sorted(either.parent.rglob("*")) == before
 
 
 def test_training_images_are_read_only_when_asked_for(folder: Path) -> None:
@@ -242,11 +236,10 @@ def test_training_images_are_read_only_when_asked_for(folder: Path) -> None:
 
 
 def test_a_file_that_unpacks_to_gigabytes_is_read_no_further_than_the_largest(
-        folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compress(folder)
+        compressed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "LARGEST", 10_000)  # of 47,056 bytes
     with pytest.raises(CourseError, match="t10k-images.*not the published file"):
-        load("fashion-mnist", root=folder)
+        load("fashion-mnist", root=compressed)
 
 
 NO_LIST = "contents.json.*[Rr]einstall"
@@ -311,12 +304,10 @@ def test_torchvision_that_does_not_fit_this_torch(registrations: str, error: str
     (package / "__init__.py").write_text("from torchvision import _meta_registrations, datasets\n")
     (package / "_meta_registrations.py").write_text(registrations)
     (package / "datasets.py").write_text("NAME = 'the real datasets'\n")
-    script = (
-        "import sys; from course_lib.datasets.sources import torchvision_datasets as get\n"
-        "assert get().NAME == 'the real datasets' and get() is get()\n"
-        "assert hasattr(sys.modules['torchvision._meta_registrations'], 'OK') == "
-        f"{not registrations.startswith('raise')}"
-    )
+    script = ("import sys; from course_lib.datasets.sources import torchvision_datasets as get\n"
+              "assert get().NAME == 'the real datasets' and get() is get()\n"
+              "assert hasattr(sys.modules['torchvision._meta_registrations'], 'OK') == "
+              f"{not registrations.startswith('raise')}")
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path},
                           capture_output=True, text=True, check=False)

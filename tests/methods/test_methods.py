@@ -27,16 +27,8 @@ def at(seed: int = 0, epoch: int = 0, epochs: int = 4) -> Step:
     return Step(epoch, epochs, 0, 3, seeded(seed))
 
 
-def made(name: str) -> tuple[Method, dict[str, Tensor]]:
-    method = METHODS[name]()
-    return method, method.init_state(3)
-
-
-def loss_of(method: Method, model: nn.Module | None = None, state: dict[str, Tensor] | None = None,
-            step: Step | None = None) -> Tensor:
-    model = Small().eval() if model is None else model
-    out = method.loss(model, X, Y, method.init_state(3) if state is None else state, at()
-                      if step is None else step)
+def loss_of(method: Method, model: nn.Module | None = None, step: Step | None = None) -> Tensor:
+    out = method.loss(model or Small().eval(), X, Y, method.init_state(3), step or at())
     return out[0] if isinstance(out, tuple) else out
 
 
@@ -64,26 +56,23 @@ def test_is_plain_frozen_data_with_a_docstring(name: str) -> None:
 @pytest.mark.parametrize("epoch", [0, 3])
 @pytest.mark.parametrize("name", METHODS)
 def test_loss_is_a_finite_number_with_gradients(name: str, epoch: int) -> None:
-    method, state = made(name)
     model = Small().train()
-    loss = loss_of(method, model, state, at(epoch=epoch))
+    loss = loss_of(METHODS[name](), model, at(epoch=epoch))
     assert loss.shape == () and torch.isfinite(loss) and loss > 0
     assert all(p.grad is None for p in model.parameters()), "the attack left gradients behind"
     loss.backward()
-    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
-    assert model.head.weight.grad.abs().sum() > 0
-    assert all(m.training for m in model.modules())
-    assert all(p.requires_grad for p in model.parameters())
+    assert all(torch.isfinite(p.grad).all() and p.requires_grad for p in model.parameters())
+    assert model.head.weight.grad.abs().sum() > 0 and all(m.training for m in model.modules())
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_steps_generator_is_the_only_source_of_chance(name: str) -> None:
-    method, state = made(name)
+    method = METHODS[name]()
     # noise in every step, so that not all walks end in the same corner
     if hasattr(method, "attack"):
         method = dataclasses.replace(method, attack=dataclasses.replace(method.attack, noise=0.01))
     before = random_states()
-    losses = [loss_of(method, None, state, at(seed)).item() for seed in (1, 1, 2)]
+    losses = [loss_of(method, step=at(seed)).item() for seed in (1, 1, 2)]
     assert before == random_states() and losses[0] == losses[1]
     assert (losses[0] == losses[2]) == (name == "natural")
 
@@ -96,9 +85,10 @@ REPORT = Report(Errors((1, 5, 3), COUNTS), Errors((4, 9, 6), COUNTS), ("a", "b",
 @pytest.mark.parametrize("name", METHODS)
 def test_memory_is_tensors_that_nobody_changes_in_place(name: str) -> None:
     """Neither loss nor update changes what it was given; the memory keeps names, shapes, types."""
-    method, state = made(name)
+    method = METHODS[name]()
+    state = method.init_state(3)
     before, x, y = {k: v.clone() for k, v in state.items()}, X.clone(), Y.clone()
-    loss_of(method, None, state)
+    method.loss(Small().eval(), X, Y, state, at())
     later = method.update(state, REPORT, at())
     assert state.keys() == before.keys() and all(torch.equal(v, before[k])
                                                  for k, v in state.items())
