@@ -177,40 +177,43 @@ def test_no_network_is_an_error_and_never_a_smaller_set(
 # ------------------------------------------------------------------------------------------- damage
 
 
-def remove(place: Path, part: str) -> None:
-    for path in place.glob(f"{part}*"):
-        path.unlink()
+Damage = Callable[[Path], object]
 
 
-def cut(place: Path, name: str, keep: float = 0.5) -> None:
-    path = next(place.glob(f"{name}*"))
-    path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
+def remove(part: str) -> Damage:
+    return lambda place: [path.unlink() for path in place.glob(f"{part}*")]
 
 
-def flip(place: Path, name: str, at: int) -> None:
+def rewrite(name: str, change: Callable[[bytes], bytes]) -> Damage:
+    def damage(place: Path) -> None:
+        path = next(place.glob(f"{name}*"))
+        path.write_bytes(change(path.read_bytes()))
+
+    return damage
+
+
+def cut(name: str, keep: float = 0.5) -> Damage:
+    return rewrite(name, lambda raw: raw[: int(keep * len(raw))])
+
+
+def flip(name: str, at: int) -> Damage:
     """One bit of one byte; byte 10 begins the compressed data, -1 ends the length that gzip
     checks."""
-    path = next(place.glob(f"{name}*"))
-    raw = bytearray(path.read_bytes())
-    raw[at] ^= 0x02
-    path.write_bytes(raw)
+    return rewrite(name, lambda raw: raw[:at] + bytes([raw[at] ^ 0x02]) + raw[at:][1:])
 
 
-Damage = tuple[Callable[[Path], object], str]
 BYTES = (0, 2, 3, 10, 40, 150, 1000, -1)
 WRONG = "(damaged|not the published file).*etch it again, or reinstall"
-DAMAGE: dict[str, Damage] = {
-    "half the files": (lambda p: remove(p, "train"), "lacks train-images-idx3-ubyte, train-labels"),
-    "one file gone": (lambda p: remove(p, "t10k-labels"), "lacks t10k-labels-idx1-ubyte .plain or"),
-    "no file at all": (lambda p: remove(p, "t"), "does not hold the data set. Put its files there"),
+DAMAGE: dict[str, tuple[Damage, str]] = {
+    "half the files": (remove("train"), "lacks train-images-idx3-ubyte, train-labels"),
+    "one file gone": (remove("t10k-labels"), "lacks t10k-labels-idx1-ubyte .plain or"),
+    "no file at all": (remove("t"), "does not hold the data set. Put its files there"),
     "no folder": (shutil.rmtree, "does not hold the data set. Put its files there.*t10k-labels"),
-    "truncated": (lambda p: cut(p, "train-labels"), f"train-labels.*{WRONG}"),
-    "cut to almost nothing": (lambda p: cut(p, "t10k-images", 0.001), f"t10k-images.*{WRONG}"),
-    "empty": (lambda p: cut(p, "t10k-images", 0), f"t10k-images.*{WRONG}"),
-    **{f"a bit of byte {at}": (lambda p, at=at: flip(p, "train-images", at),
-                               f"train-images.*{WRONG}") for at in BYTES},
-    "something else": (
-        lambda p: next(p.glob("train-images*")).write_bytes(b"<html>quota exceeded</html>"), WRONG),
+    "truncated": (cut("train-labels"), f"train-labels.*{WRONG}"),
+    "cut to almost nothing": (cut("t10k-images", 0.001), f"t10k-images.*{WRONG}"),
+    "empty": (cut("t10k-images", 0), f"t10k-images.*{WRONG}"),
+    **{f"a bit of byte {at}": (flip("train-images", at), f"train-images.*{WRONG}") for at in BYTES},
+    "something else": (rewrite("train-images", lambda raw: b"<html>quota exceeded</html>"), WRONG),
     "another file's content": (
         lambda p: shutil.copy(next(p.glob("t10k-labels*")), next(p.glob("train-labels*"))),
         "not the published file: its md5 is"),
@@ -229,7 +232,7 @@ def test_a_damaged_folder(either: Path, kind: str) -> None:
 
 def test_training_images_are_read_only_when_asked_for(folder: Path) -> None:
     d = load("fashion-mnist", root=folder)
-    cut(folder, "train-images", 0)
+    cut("train-images", 0)(folder)
     assert len(d.test) == 60
     with pytest.raises(CourseError, match="not the published file"):
         d.val  # noqa: B018
@@ -243,24 +246,23 @@ def test_a_file_that_unpacks_to_gigabytes_is_read_no_further_than_the_largest(
 
 
 NO_LIST = "contents.json.*[Rr]einstall"
-EMBEDDED_DAMAGE: dict[str, Damage] = {
-    "test images cut": (lambda p: cut(p, "t10k-images"), f"t10k-images.*{WRONG}"),
-    **{f"test labels, a bit of byte {at}": (lambda p, at=at: flip(p, "t10k-labels", at),
-                                            f"t10k-labels.*{WRONG}") for at in BYTES},
-    "training images, a bit": (lambda p: flip(p, "train-images", 10_000), f"train-images.*{WRONG}"),
-    "training labels gone": (lambda p: remove(p, "train-labels"),
-                             "train-labels.*missing.*reinstall the course"),
-    "cifar10: images, a bit": (lambda p: flip(p, "test.webp", 1000), f"test.webp.*{WRONG}"),
-    "cifar10: images gone": (lambda p: remove(p, "train.webp"), "train.webp is missing.*reinstall"),
-    "cifar10: labels, a bit": (lambda p: flip(p, "test-labels", 1000), f"test-labels.*{WRONG}"),
-    **{f"{name}contents {kind}": (lambda p, raw=raw: (p / "contents.json").write_bytes(raw),
-                                  NO_LIST) for name in ("", "cifar10: ") for kind, raw in {
-        "empty": b"", "of another kind": b"[1]", "without hashes": b'{"training_images": 6000}',
-        "not text": b"\xff\xfe\xff"}.items()},
-    "contents of no file": (lambda p: (p / "contents.json").write_text(
-        '{"training_images": 6000, "sha256": {}}'), f"t10k-images.*{WRONG}"),
-    "contents gone": (lambda p: remove(p, "contents"), NO_LIST),
-    "contents cut": (lambda p: cut(p, "contents"), NO_LIST),
+LISTS = {"empty": b"", "of another kind": b"[1]", "without hashes": b'{"training_images": 6000}',
+         "not text": b"\xff\xfe\xff"}
+EMBEDDED_DAMAGE: dict[str, tuple[Damage, str]] = {
+    "test images cut": (cut("t10k-images"), f"t10k-images.*{WRONG}"),
+    **{f"test labels, a bit of byte {at}": (flip("t10k-labels", at), f"t10k-labels.*{WRONG}")
+       for at in BYTES},
+    "training images, a bit": (flip("train-images", 10_000), f"train-images.*{WRONG}"),
+    "training labels gone": (remove("train-labels"), "train-labels.*missing.*reinstall the course"),
+    "cifar10: images, a bit": (flip("test.webp", 1000), f"test.webp.*{WRONG}"),
+    "cifar10: images gone": (remove("train.webp"), "train.webp is missing.*reinstall"),
+    "cifar10: labels, a bit": (flip("test-labels", 1000), f"test-labels.*{WRONG}"),
+    **{f"{name}contents {kind}": (rewrite("contents", lambda _, new=new: new), NO_LIST)
+       for name in ("", "cifar10: ") for kind, new in LISTS.items()},
+    "contents of no file": (
+        rewrite("contents", lambda raw: b'{"training_images": 6000, "sha256": {}}'),
+        f"t10k-images.*{WRONG}"),
+    "contents gone": (remove("contents"), NO_LIST), "contents cut": (cut("contents"), NO_LIST),
 }
 
 
@@ -293,10 +295,8 @@ def test_resize_is_torchvisions_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize(("registrations", "error"), [
-    ("OK = True", ""),
-    ("raise RuntimeError('operator torchvision::nms does not exist')", ""),
-    ("raise RuntimeError('something else')", "something else"),
-])
+    ("OK = True", ""), ("raise RuntimeError('operator torchvision::nms does not exist')", ""),
+    ("raise RuntimeError('something else')", "something else")])
 def test_torchvision_that_does_not_fit_this_torch(registrations: str, error: str,
                                                   tmp_path: Path) -> None:
     package = tmp_path / "torchvision"

@@ -237,10 +237,9 @@ def test_what_to_do_without_it(name: str, tmp_path: Path, monkeypatch: pytest.Mo
         load(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "file"), [("cifar10", "cifar-10-batches-py/test_batch"),
-                       ("cifar100", "cifar-100-python/test"), ("cifar100", "cifar-100-python/meta"),
-                       ("svhn", "test_32x32.mat")], indirect=["name"])
+@pytest.mark.parametrize(("name", "file"), [
+    ("cifar10", "cifar-10-batches-py/test_batch"), ("cifar100", "cifar-100-python/test"),
+    ("cifar100", "cifar-100-python/meta"), ("svhn", "test_32x32.mat")], indirect=["name"])
 def test_damaged_files_are_seen(name: str, place: Path, file: str) -> None:
     raw = (place / file).read_bytes()
     for bad in (raw[: len(raw) // 2], raw[:-1] + bytes([raw[-1] ^ 1]), b"<html>", b""):

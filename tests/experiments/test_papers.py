@@ -102,8 +102,8 @@ def test_the_papers_settings(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in GPU if n not in HEAVY])
 def test_each_takes_a_step(name: str) -> None:
-    takes_a_step(GPU[name], CLASSES[GPU[name].dataset],
-                 32 if GPU[name].dataset == "imagenette" else 8)
+    data = GPU[name].dataset
+    takes_a_step(GPU[name], CLASSES[data], 32 if data == "imagenette" else 8)
 
 
 def test_the_heaviest_by_its_size() -> None:
