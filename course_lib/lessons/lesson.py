@@ -11,9 +11,9 @@ answer's remark.
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -22,21 +22,20 @@ import torch
 from course_lib.errors import CourseError, pick, whole
 
 # notebook -> the file of its exercises, imported when an exercise is asked for
-FILES = {
-    "00": "start_here", "01": "unfairness", "02": "reweight", "03": "remargin", "04": "bat",
-    "05": "scores", "07": "explore",
-}
+FILES = {"00": "start_here", "01": "unfairness", "02": "reweight", "03": "remargin", "04": "bat",
+         "05": "scores", "07": "explore"}
+Cases = Sequence[tuple[Any, ...]]  # the arguments of each call
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """`cases` returns lists of arguments; `mistakes` maps each remark to the wrong answer it is
-    for."""
+    """`mistakes` maps each remark to the wrong answer that it is for."""
 
     solution: Callable[..., Any]
+    cases: Cases = ((),)
+    _: KW_ONLY
     mistakes: Mapping[str, Callable[..., Any]]
     hints: Sequence[str]
-    cases: Callable[[], Sequence[tuple[Any, ...]]] = lambda: [()]
     praise: str = ""
     tolerance: float = 1e-4
 
@@ -56,9 +55,10 @@ class Verdict:
 
 
 def exercises() -> dict[str, Exercise]:
-    """Every exercise of every notebook, by name."""
-    files = [importlib.import_module(f"course_lib.lessons.{file}") for file in FILES.values()]
-    return {name: task for file in files for name, task in file.EXERCISES.items()}
+    """Every exercise of every notebook, by name: PAIR in the file of notebook 04 is "04.pair"."""
+    return {f"{notebook}.{name.lower()}": task for notebook, file in FILES.items()
+            for name, task in vars(import_module(f"course_lib.lessons.{file}")).items()
+            if isinstance(task, Exercise)}
 
 
 def check(name: str, answer: Any) -> Verdict:
@@ -77,8 +77,8 @@ def check(name: str, answer: Any) -> Verdict:
     for remark, wrong in task.mistakes.items():
         if _agree(given, _results(wrong, task), task.tolerance):
             return Verdict(False, f"✗ Not quite. {remark}")
-    return Verdict(False, f"✗ Not yet. {_difference(given, wanted, task.tolerance)} "
-                   f"lesson.hint({name!r}) helps.")
+    difference = _difference(given, wanted, task.tolerance)
+    return Verdict(False, f"✗ Not yet. {difference} lesson.hint({name!r}) helps.")
 
 
 def hint(name: str, n: int = 1) -> Verdict:
@@ -93,13 +93,13 @@ def hint(name: str, n: int = 1) -> Verdict:
 
 def _results(answer: Any, task: Exercise) -> list[Any]:
     """The answer's result on each case, or the error that it raised."""
-    def run(case: tuple[Any, ...]) -> Any:
-        try:  # on copies, because an answer may change its arguments in place
-            return answer(*copy.deepcopy(case)) if callable(answer) else answer
+    results = []
+    for case in task.cases:
+        try:  # on a copy, because an answer may change its arguments in place
+            results.append(answer(*copy.deepcopy(case)) if callable(answer) else answer)
         except Exception as error:
-            return error
-
-    return [run(case) for case in task.cases()]
+            results.append(error)
+    return results
 
 
 def _agree(given: Sequence[Any], wanted: Sequence[Any], tolerance: float) -> bool:

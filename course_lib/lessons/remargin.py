@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,18 +17,57 @@ def _margins(lam: Tensor, gap: Tensor, rate: float, low: float, high: float) -> 
     return torch.exp(2 * (lam + rate * gap)).clamp(low, high)
 
 
-def _states() -> list[tuple[Any, ...]]:
-    """Margins that are free, clipped below, clipped above."""
-    return [
-        (torch.tensor([0.0, 0.1, 0.3, 0.5]), torch.tensor([0.1, -0.2, 0.3, 0.25]), 0.2, 0.98, 3.0),
-        (torch.tensor([-0.2, 0.0, 0.2]), torch.tensor([0.05, 0.0, 0.4]), 0.5, 0.5, 2.0),
-        (torch.tensor([0.01, 0.02]), torch.tensor([0.3, -0.02]), 0.1, 0.98, 2.5),
-    ]
+# margins that are free, clipped below, clipped above
+STATES = [
+    (torch.tensor([0.0, 0.1, 0.3, 0.5]), torch.tensor([0.1, -0.2, 0.3, 0.25]), 0.2, 0.98, 3.0),
+    (torch.tensor([-0.2, 0.0, 0.2]), torch.tensor([0.05, 0.0, 0.4]), 0.5, 0.5, 2.0),
+    (torch.tensor([0.01, 0.02]), torch.tensor([0.3, -0.02]), 0.1, 0.98, 2.5),
+]
 
 
-def _front(points: Points) -> list[int]:
-    return [i for i, (a, b) in enumerate(points)
-            if not any(x <= a and y <= b and (x < a or y < b) for x, y in points)]
+MARGINS = Exercise(_margins, cases=STATES, tolerance=1e-5, mistakes={
+    "The factor 2 in the exponent is missing.":
+        lambda lam, gap, rate, low, high: _margins(lam / 2, gap / 2, rate, low, high),
+    "The old multiplier is missing. The gap moves it and does not replace it.":
+        lambda lam, gap, rate, low, high: _margins(0 * lam, gap, rate, low, high),
+    "The margins are not clipped.":
+        lambda lam, gap, rate, low, high: torch.exp(2 * (lam + rate * gap)),
+    "You clip the multiplier. low and high are bounds of the margin.":
+        lambda lam, gap, rate, low, high: torch.exp(2 * (lam + rate * gap).clamp(low, high)),
+    "The sign is wrong. A class with a gap above the tolerance gets a larger margin.":
+        lambda lam, gap, rate, low, high: _margins(lam, -gap, rate, low, high),
+    "These are the margins before the update. Move the multiplier first.":
+        lambda lam, gap, rate, low, high: _margins(lam, gap, 0.0, low, high),
+    "This adds, but the rule multiplies: the margin is the exponential.":
+        lambda lam, gap, rate, low, high: (1 + 2 * (lam + rate * gap)).clamp(low, high),
+}, hints=(
+    "First move the multiplier, lam + rate * gap; then exp(2 lambda); then the clip.",
+    "torch.exp(...) and .clamp(low, high), in this order.",
+), praise="If a gap stays, the margin grows by the same factor in each epoch.")
+
+
+SHARES = [(0.5, 10), (0.25, 10), (1.0, 4), (0.0, 7), (0.8, 3)]
+OPTIMUM = Exercise(lambda share, classes: 1 - share + share / classes, cases=SHARES,
+                   tolerance=1e-6, mistakes={
+    "A random label is right one time in C. Add share / C.": lambda share, classes: 1 - share,
+    "This is the probability of all wrong classes together.":
+        lambda share, classes: share * (1 - 1 / classes),
+    "A random label is one of C classes, and the true class is among them: share / C, not share / "
+    "(C - 1).": lambda share, classes: 1 - share + share / (classes - 1),
+    "This is the probability of one wrong class.": lambda share, classes: share / classes,
+    "The shares are swapped. `share` of the terms have random labels.":
+        lambda share, classes: share + (1 - share) / classes,
+}, hints=(
+    "Cross-entropy is smallest where the predicted probability of a label equals its frequency for "
+    "the image. How frequent is the true label?",
+    "The unshuffled terms always have the true label, the shuffled ones one time in C.",
+), praise="With half of the terms shuffled and ten classes this is 0.55, the confidence of the "
+    "report's network.")
+
+
+def _front(points: Points, dominates: Any = lambda x, y, a, b: (
+        x <= a and y <= b and (x < a or y < b))) -> list[int]:
+    return [i for i, p in enumerate(points) if not any(dominates(*q, *p) for q in points)]
 
 
 def _smallest(points: Points, k: int) -> list[int]:
@@ -35,93 +75,29 @@ def _smallest(points: Points, k: int) -> list[int]:
     return [i for i, p in enumerate(points) if p[k] == min(q[k] for q in points)]
 
 
-def _clouds() -> list[tuple[Points]]:
-    """Ties in one coordinate, ties in both, one that is best in everything."""
-    return [
-        ([(13.0, 40.0), (14.0, 35.0), (14.5, 36.0), (15.0, 30.0), (15.0, 33.0)],),
-        ([(1.0, 1.0), (2.0, 2.0), (3.0, 0.5)],),
-        ([(2.0, 3.0), (2.0, 3.0), (2.0, 4.0), (1.0, 5.0)],),
-        ([(1.0, 9.0), (1.5, 1.5), (9.0, 1.0), (8.0, 1.0), (5.0, 5.0)],),
-    ]
+# ties in one coordinate, none, ties in both
+CLOUDS = ([(13.0, 40.0), (14.0, 35.0), (14.5, 36.0), (15.0, 30.0), (15.0, 33.0)],
+          [(1.0, 1.0), (2.0, 2.0), (3.0, 0.5)], [(2.0, 3.0), (2.0, 3.0), (2.0, 4.0), (1.0, 5.0)],
+          [(1.0, 9.0), (1.5, 1.5), (9.0, 1.0), (8.0, 1.0), (5.0, 5.0)])
 
 
-EXERCISES = {
-    "03.margins": Exercise(
-        solution=_margins,
-        cases=_states,
-        tolerance=1e-5,
-        mistakes={
-            "The factor 2 in the exponent is missing.":
-                lambda lam, gap, rate, low, high: _margins(lam / 2, gap / 2, rate, low, high),
-            "The old multiplier is missing. The gap moves it and does not replace it.":
-                lambda lam, gap, rate, low, high: _margins(0 * lam, gap, rate, low, high),
-            "The margins are not clipped.":
-                lambda lam, gap, rate, low, high: torch.exp(2 * (lam + rate * gap)),
-            "You clip the multiplier. low and high are bounds of the margin.":
-                lambda lam, gap, rate, low, high: torch.exp(
-                    2 * (lam + rate * gap).clamp(low, high)),
-            "The sign is wrong. A class with a gap above the tolerance gets a larger margin.":
-                lambda lam, gap, rate, low, high: _margins(lam, -gap, rate, low, high),
-            "These are the margins before the update. Move the multiplier first.":
-                lambda lam, gap, rate, low, high: _margins(lam, gap, 0.0, low, high),
-            "This adds, but the rule multiplies: the margin is the exponential.":
-                lambda lam, gap, rate, low, high: (1 + 2 * (lam + rate * gap)).clamp(low, high),
-        },
-        hints=(
-            "First move the multiplier, lam + rate * gap; then exp(2 lambda); then the clip.",
-            "torch.exp(...) and .clamp(low, high), in this order.",
-        ),
-        praise="If a gap stays, the margin grows by the same factor in each epoch.",
-    ),
-    "03.optimum": Exercise(
-        solution=lambda share, classes: 1 - share + share / classes,
-        cases=lambda: [(0.5, 10), (0.25, 10), (1.0, 4), (0.0, 7), (0.8, 3)],
-        tolerance=1e-6,
-        mistakes={
-            "A random label is right one time in C. Add share / C.":
-                lambda share, classes: 1 - share,
-            "This is the probability of all wrong classes together.":
-                lambda share, classes: share * (1 - 1 / classes),
-            "A random label is one of C classes, and the true class is among them: share / C, not "
-            "share / (C - 1).": lambda share, classes: 1 - share + share / (classes - 1),
-            "This is the probability of one wrong class.": lambda share, classes: share / classes,
-            "The shares are swapped. `share` of the terms have random labels.":
-                lambda share, classes: share + (1 - share) / classes,
-        },
-        hints=(
-            "Cross-entropy is smallest where the predicted probability of a label equals its "
-            "frequency for the image. How frequent is the true label?",
-            "The unshuffled terms always have the true label, the shuffled ones one time in C.",
-        ),
-        praise="With half of the terms shuffled and ten classes this is 0.55, the confidence of "
-        "the report's network.",
-    ),
-    "03.front": Exercise(
-        solution=_front,
-        cases=_clouds,
-        mistakes={
-            "You drop a point that equals another. To dominate, a point must be smaller in at "
-            "least one coordinate.": lambda points: [
-                i for i, (a, b) in enumerate(points)
-                if not any(x <= a and y <= b and j != i for j, (x, y) in enumerate(points))],
-            "You require smaller in both. A point that ties in one coordinate and is smaller in "
-            "the other dominates as well.": lambda points: [
-                i for i, (a, b) in enumerate(points)
-                if not any(x < a and y < b for x, y in points)],
-            "This is the best average only.": lambda points: _smallest(points, 0),
-            "This is the best worst class only.": lambda points: _smallest(points, 1),
-            "These are the dominated points.":
-                lambda points: [i for i in range(len(points)) if i not in _front(points)],
-            "Errors should be small. You kept the points with the largest.":
-                lambda points: _front([(-a, -b) for a, b in points]),
-            "Return the indices (0, 1, ...), not the points.":
-                lambda points: [points[i] for i in _front(points)],
-        },
-        hints=(
-            "Drop a point if another is at most as large in both coordinates and smaller in one.",
-            "(a, b) is out if any(x <= a and y <= b and (x < a or y < b) for x, y in points).",
-        ),
-        praise="None of the remaining points is better than another in both errors. Which to "
-        "choose depends on what you want.",
-    ),
-}
+FRONT = Exercise(_front, cases=[(points,) for points in CLOUDS], mistakes={
+    "You drop a point that equals another. To dominate, a point must be smaller in at least one "
+    "coordinate.":
+        lambda points: [i for i, (a, b) in enumerate(points) if not any(
+            x <= a and y <= b and j != i for j, (x, y) in enumerate(points))],
+    "You ask for smaller in both coordinates. A point that ties in one and is smaller in the other "
+    "dominates as well.": partial(_front, dominates=lambda x, y, a, b: x < a and y < b),
+    "This is the best average only.": lambda points: _smallest(points, 0),
+    "This is the best worst class only.": lambda points: _smallest(points, 1),
+    "These are the dominated points.":
+        lambda points: [i for i in range(len(points)) if i not in _front(points)],
+    "Errors should be small. You kept the points with the largest.":
+        lambda points: _front([(-a, -b) for a, b in points]),
+    "Return the indices (0, 1, ...), not the points.":
+        lambda points: [points[i] for i in _front(points)],
+}, hints=(
+    "Drop a point if another is at most as large in both coordinates and smaller in one.",
+    "(a, b) is out if any(x <= a and y <= b and (x < a or y < b) for x, y in points).",
+), praise="None of the remaining points is better than another in both errors. Which to choose "
+    "depends on what you want.")

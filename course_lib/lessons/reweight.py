@@ -2,132 +2,100 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from course_lib.lessons.lesson import Exercise
 
-
-def _multipliers() -> list[tuple[Tensor]]:
-    """None, one and many above zero; not always ten classes."""
-    g = torch.Generator().manual_seed(4)
-    return [(torch.tensor([0.0, 0.0, 0.3, 0.05]),), (torch.zeros(5),),
-            (0.05 * torch.rand(10, generator=g),)]
-
-
-def _moved(lam: Tensor, err: Tensor, mean: float, tau: float, rate: float) -> Tensor:
-    return lam + rate * (err - mean - tau)
-
-
-def _scaled(lam: Tensor, lim: float) -> Tensor:
-    return lam * (lim / lam.sum()) if lam.sum() > lim else lam
-
-
-def _update(lam: Tensor, err: Tensor, mean: float, tau: float, rate: float, lim: float) -> Tensor:
-    return _scaled(_moved(lam, err, mean, tau, rate).clamp(min=0), lim)
-
-
-def _states() -> list[tuple[Any, ...]]:
-    """Multipliers that grow, that fall below zero, and that grow beyond the limit."""
-    err = torch.tensor([0.05, 0.10, 0.15, 0.50])
-    return [
-        (torch.tensor([0.002, 0.0, 0.01, 0.02]), err, 0.2, 0.05, 0.05, 0.5),
-        (torch.tensor([0.1, 0.0, 0.1, 0.3]), err, 0.2, 0.07, 1.0, 0.5),
-        (torch.tensor([0.3, 0.2, 0.0, 0.4]), err, 0.2, 0.05, 0.1, 0.3),
-        (torch.tensor([0.01, 0, 0, 0.1]), torch.tensor([0.3, 0.1, 0.2, 0.2]), 0.2, 0.0, 2.0, 0.25),
-    ]
+# two, none and all above zero; not always ten classes
+PHI = [(torch.tensor([0.0, 0.0, 0.3, 0.05]),), (torch.zeros(5),),
+       (0.05 * torch.rand(10, generator=torch.Generator().manual_seed(4)),)]
+WEIGHTS = Exercise(lambda phi: 1 / len(phi) + phi - phi.mean(), cases=PHI,
+                   tolerance=1e-5, mistakes={
+    "These are the multipliers minus their mean. If every multiplier is zero, each class should "
+    "still have the weight 1/C.": lambda phi: phi - phi.mean(),
+    "These sum to more than one. Subtract the mean of phi.": lambda phi: 1 / len(phi) + phi,
+    "You subtract the sum of phi. Subtract its mean, the sum divided by C.":
+        lambda phi: 1 / len(phi) + phi - phi.sum(),
+    "You scale the weights to sum to one. The Lagrangian subtracts the mean of phi.":
+        lambda phi: (1 / len(phi) + phi) / (1 + phi.sum()),
+    "This is the report's softmax, not the Lagrangian.": lambda phi: torch.softmax(phi, 0),
+    "There are not always ten classes: 1/C with C = len(phi).": lambda phi: 0.1 + phi - phi.mean(),
+    "Every class starts from 1/C, not from 1.": lambda phi: 1 + phi - phi.mean(),
+}, hints=(
+    "It is the last equation of section 2: 1/C, plus the class's own multiplier, minus its share "
+    "of the cost of all multipliers.",
+    "(1/C) times the sum of all phi is phi.mean(), and C is len(phi).",
+), praise="This line is all of the authors' cost-sensitive learning.")
 
 
-def _pairs() -> list[tuple[Tensor, Tensor, float]]:
-    """Five seeds as in the notebook, made up; then three seeds, where pairing helps more."""
-    before = torch.tensor([0.470, 0.512, 0.455, 0.490, 0.438])
-    return [(before, before - torch.tensor([0.10, 0.12, 0.09, 0.11, 0.13]), 2.7764),
-            (torch.tensor([0.4, 0.5, 0.45]), torch.tensor([0.3, 0.46, 0.33]), 4.3027)]
+def _update(lam: Tensor, err: Tensor, mean: float, tau: float, rate: float, lim: float,
+            least: float = 0.0) -> Tensor:
+    new = (lam + rate * (err - mean - tau)).clamp(min=least)
+    return new * (lim / new.sum()) if new.sum() > lim else new
 
 
-EXERCISES = {
-    "02.weights": Exercise(
-        solution=lambda phi: 1 / len(phi) + phi - phi.mean(),
-        cases=_multipliers,
-        tolerance=1e-5,
-        mistakes={
-            "These are the multipliers minus their mean. If every multiplier is zero, each class "
-            "should still have the weight 1/C.": lambda phi: phi - phi.mean(),
-            "These sum to more than one. Subtract the mean of phi.": lambda phi: 1 / len(phi) + phi,
-            "You subtract the sum of phi. Subtract its mean, the sum divided by C.":
-                lambda phi: 1 / len(phi) + phi - phi.sum(),
-            "You scale the weights to sum to one. The Lagrangian subtracts the mean of phi.":
-                lambda phi: (1 / len(phi) + phi) / (1 + phi.sum()),
-            "This is the report's softmax, not the Lagrangian.": lambda phi: torch.softmax(phi, 0),
-            "There are not always ten classes: 1/C with C = len(phi).":
-                lambda phi: 0.1 + phi - phi.mean(),
-            "Every class starts from 1/C, not from 1.": lambda phi: 1 + phi - phi.mean(),
-        },
-        hints=(
-            "It is the last equation of section 2: 1/C, plus the class's own multiplier, minus "
-            "its share of the cost of all multipliers.",
-            "(1/C) times the sum of all phi is phi.mean(), and C is len(phi).",
-        ),
-        praise="This line is all of the authors' cost-sensitive learning.",
-    ),
-    "02.update": Exercise(
-        solution=_update,
-        cases=_states,
-        tolerance=1e-5,
-        mistakes={
-            "A multiplier of a constraint must not be negative. Clamp it at 0.":
-                lambda lam, e, m, tau, a, lim: _scaled(_moved(lam, e, m, tau, a), lim),
-            "The limit is missing. If the multipliers sum to more than lim, scale all down.":
-                lambda lam, e, m, tau, a, lim: _moved(lam, e, m, tau, a).clamp(min=0),
-            "You clamp the gap. A class that does better than it must should lose weight again.":
-                lambda lam, e, m, tau, a, lim: _scaled(lam + a * (e - m - tau).clamp(min=0), lim),
-            "The tolerance is missing. The gap is err - mean - tau.":
-                lambda lam, e, m, tau, a, lim: _update(lam, e, m, 0.0, a, lim),
-            "You do not subtract the average. The gap is how far a class is above the average.":
-                lambda lam, e, m, tau, a, lim: _update(lam, e, 0.0, tau, a, lim),
-            "You always scale to lim. Scale down only if the sum exceeds lim.":
-                lambda lam, e, m, tau, a, lim: (
-                    (new := _moved(lam, e, m, tau, a).clamp(min=0)) * lim / new.sum()),
-            "The old multiplier is missing. The new one is the old one plus the step.":
-                lambda lam, e, m, tau, a, lim: _update(0 * lam, e, m, tau, a, lim),
-            "You limit each multiplier to lim. The limit is on their sum.":
-                lambda lam, e, m, tau, a, lim: _moved(lam, e, m, tau, a).clamp(min=0, max=lim),
-            "The sign is wrong. A gap above tau makes the multiplier grow.":
-                lambda lam, e, m, tau, a, lim: _update(lam, e, m, tau, -a, lim),
-        },
-        hints=(
-            "Three steps: lam + rate * gap with gap = err - mean - tau; not below 0; if the sum is "
-            "above lim, times lim / sum.",
-            "moved = (lam + rate * (err - mean - tau)).clamp(min=0); then compare the sum to lim.",
-        ),
-        praise="Dual ascent: the multiplier grows as long as its constraint is violated.",
-    ),
-    "02.paired": Exercise(
-        solution=lambda b, a, t: t * (a - b).std() / len(b) ** 0.5,
-        cases=_pairs,
-        mistakes={
-            "This is for two unrelated groups. Here both values of a pair share a seed: take the "
-            "differences first.": lambda b, a, t: t * ((b.var() + a.var()) / len(b)) ** 0.5,
-            "This is the spread of one change. The mean of n changes varies sqrt(n) times less.":
-                lambda b, a, t: t * (a - b).std(),
-            "You divide by n. The standard deviation of a mean of n values is smaller by sqrt(n).":
-                lambda b, a, t: t * (a - b).std() / len(b),
-            "This is one standard error. The 95 % interval reaches t of them to each side.":
-                lambda b, a, t: (a - b).std() / len(b) ** 0.5,
-            "This is the whole width. Return how far the interval reaches to each side.":
-                lambda b, a, t: 2 * t * (a - b).std() / len(b) ** 0.5,
-            "For a sample divide by n - 1, as torch's std does by default.":
-                lambda b, a, t: t * (a - b).std(unbiased=False) / len(b) ** 0.5,
-            "This is the mean change itself. Return the half-width of its interval.":
-                lambda b, a, t: (a - b).mean(),
-        },
-        hints=(
-            "First take the five differences after - before. From here on use only these.",
-            "t times the std of the differences, divided by the root of their number.",
-        ),
-        praise="Whatever both values of a pair share cancels in the difference. If they share "
-        "little, pairing gains little.",
-    ),
-}
+# multipliers that grow, that fall below zero, and that grow beyond the limit
+ERR = torch.tensor([0.05, 0.10, 0.15, 0.50])
+STATES = [
+    (torch.tensor([0.002, 0.0, 0.01, 0.02]), ERR, 0.2, 0.05, 0.05, 0.5),
+    (torch.tensor([0.1, 0.0, 0.1, 0.3]), ERR, 0.2, 0.07, 1.0, 0.5),
+    (torch.tensor([0.3, 0.2, 0.0, 0.4]), ERR, 0.2, 0.05, 0.1, 0.3),
+    (torch.tensor([0.01, 0, 0, 0.1]), torch.tensor([0.3, 0.1, 0.2, 0.2]), 0.2, 0.0, 2.0, 0.25),
+]
+
+
+UPDATE = Exercise(_update, cases=STATES, tolerance=1e-5, mistakes={
+    "A multiplier of a constraint must not be negative. Clamp it at 0.":
+        partial(_update, least=-math.inf),
+    "The limit is missing. If the multipliers sum to more than lim, scale all down.":
+        lambda lam, e, m, tau, a, lim: _update(lam, e, m, tau, a, math.inf),
+    "You clamp the gap. A class that does better than it must should lose weight again.":
+        lambda lam, e, m, tau, a, lim: _update(lam, e.clamp(min=m + tau), m, tau, a, lim),
+    "The tolerance is missing. The gap is err - mean - tau.":
+        lambda lam, e, m, tau, a, lim: _update(lam, e, m, 0.0, a, lim),
+    "You do not subtract the average. The gap is how far a class is above the average.":
+        lambda lam, e, m, tau, a, lim: _update(lam, e, 0.0, tau, a, lim),
+    "You always scale to lim. Scale down only if the sum exceeds lim.":
+        lambda lam, e, m, tau, a, lim: (
+            (new := _update(lam, e, m, tau, a, math.inf)) * lim / new.sum()),
+    "The old multiplier is missing. The new one is the old one plus the step.":
+        lambda lam, e, m, tau, a, lim: _update(0 * lam, e, m, tau, a, lim),
+    "You limit each multiplier to lim. The limit is on their sum.":
+        lambda lam, e, m, tau, a, lim: _update(lam, e, m, tau, a, math.inf).clamp(max=lim),
+    "The sign is wrong. A gap above tau makes the multiplier grow.":
+        lambda lam, e, m, tau, a, lim: _update(lam, e, m, tau, -a, lim),
+}, hints=(
+    "Three steps: lam + rate * gap with gap = err - mean - tau; not below 0; if the sum is above "
+    "lim, times lim / sum.",
+    "moved = (lam + rate * (err - mean - tau)).clamp(min=0); then compare the sum to lim.",
+), praise="Dual ascent: the multiplier grows as long as its constraint is violated.")
+
+
+# five made-up seeds, as many as in the notebook; then three, where pairing helps more
+BEFORE = torch.tensor([0.470, 0.512, 0.455, 0.490, 0.438])
+PAIRS = [(BEFORE, BEFORE - torch.tensor([0.10, 0.12, 0.09, 0.11, 0.13]), 2.7764),
+         (torch.tensor([0.4, 0.5, 0.45]), torch.tensor([0.3, 0.46, 0.33]), 4.3027)]
+PAIRED = Exercise(lambda b, a, t: t * (a - b).std() / len(b) ** 0.5, cases=PAIRS, mistakes={
+    "This is for two unrelated groups. Here both values of a pair share a seed: take the "
+    "differences first.": lambda b, a, t: t * ((b.var() + a.var()) / len(b)) ** 0.5,
+    "This is the spread of one change. The mean of n changes varies sqrt(n) times less.":
+        lambda b, a, t: t * (a - b).std(),
+    "You divide by n. The standard deviation of a mean of n values is smaller by sqrt(n).":
+        lambda b, a, t: t * (a - b).std() / len(b),
+    "This is one standard error. The 95 % interval reaches t of them to each side.":
+        lambda b, a, t: (a - b).std() / len(b) ** 0.5,
+    "This is the whole width. Return how far the interval reaches to each side.":
+        lambda b, a, t: 2 * t * (a - b).std() / len(b) ** 0.5,
+    "For a sample divide by n - 1, as torch's std does by default.":
+        lambda b, a, t: t * (a - b).std(unbiased=False) / len(b) ** 0.5,
+    "This is the mean change itself. Return the half-width of its interval.":
+        lambda b, a, t: (a - b).mean(),
+}, hints=(
+    "First take the five differences after - before. From here on use only these.",
+    "t times the std of the differences, divided by the root of their number.",
+), praise="Whatever both values of a pair share cancels in the difference. If they share little, "
+    "pairing gains little.")

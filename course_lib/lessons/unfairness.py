@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from course_lib.lessons.lesson import Exercise
+from course_lib.lessons.lesson import Cases, Exercise
 
 
-def _labels() -> list[tuple[Any, ...]]:
+def _labels() -> Cases:
     """Classes of different sizes, so that a wrong divisor shows."""
     g, cases = torch.Generator().manual_seed(2), []
     for sizes in ((40, 10, 30), (5, 25, 10, 20)):
@@ -29,7 +28,24 @@ def _share(wrong: Tensor) -> float:
     return float(wrong.float().mean())
 
 
-def _predictions() -> list[tuple[Tensor, Tensor, Tensor]]:
+CLASS_ERRORS = Exercise(_class_errors, cases=_labels(), mistakes={
+    "These are accuracies. The error is 1 minus the accuracy.":
+        lambda y, p, n: [1 - e for e in _class_errors(y, p, n)],
+    "You divide by the number of all images. Divide by the size of the class.":
+        lambda y, p, n: [_share((y == c) & (p != c)) for c in range(n)],
+    "You take the images predicted as c (1 - precision). Take those whose label is c.":
+        lambda y, p, n: [_share(y[p == c] != c) for c in range(n)],
+    "These are counts. Divide each by the size of its class.":
+        lambda y, p, n: [float(((y == c) & (p != c)).sum()) for c in range(n)],
+    "This counts wrong images of class c and images wrongly predicted as c. Count only the first.":
+        lambda y, p, n: [float(((y == c) != (p == c)).sum() / (y == c).sum()) for c in range(n)],
+}, hints=(
+    "Take one class at a time, y == c. What share of it is predicted as something else?",
+    "For one class: (predicted[y == c] != c).float().mean(). Do this for each class.",
+), praise="All results in this notebook are made from these numbers.")
+
+
+def _predictions() -> Cases:
     """Labels, clean and attacked predictions. Under attack some wrong images become right, and
     some change from one wrong class to another."""
     g = torch.Generator().manual_seed(3)
@@ -39,81 +55,45 @@ def _predictions() -> list[tuple[Tensor, Tensor, Tensor]]:
     return [(y, clean, attacked), (y[:100], clean[:100], attacked[:100])]
 
 
-EXERCISES = {
-    "01.class_errors": Exercise(
-        solution=_class_errors,
-        cases=_labels,
-        mistakes={
-            "These are accuracies. The error is 1 minus the accuracy.":
-                lambda y, p, n: [1 - e for e in _class_errors(y, p, n)],
-            "You divide by the number of all images. The error of a class is a share of that "
-            "class, so divide by the size of the class.":
-                lambda y, p, n: [_share((y == c) & (p != c)) for c in range(n)],
-            "You take the images predicted as c (1 - precision). Take those whose label is c.":
-                lambda y, p, n: [_share(y[p == c] != c) for c in range(n)],
-            "These are counts. Divide each by the size of its class.":
-                lambda y, p, n: [float(((y == c) & (p != c)).sum()) for c in range(n)],
-            "This counts two kinds of wrong images: those of class c, and those predicted as c. "
-            "Count only the first.":
-                lambda y, p, n: [float(((y == c) != (p == c)).sum() / (y == c).sum())
-                                 for c in range(n)],
-        },
-        hints=(
-            "Take one class at a time, y == c. What share of it is predicted as something else?",
-            "For one class: (predicted[y == c] != c).float().mean(). Do this for each class.",
-        ),
-        praise="All results in this notebook are made from these numbers.",
-    ),
-    "01.boundary": Exercise(
-        solution=lambda y, clean, attacked: _share((clean == y) & (attacked != y)),
-        cases=_predictions,
-        mistakes={
-            "This is the share of predictions that changed. It also counts images that were wrong "
-            "already and went from one wrong class to another. The reproduction's code does the "
-            "same; then standard + boundary is not the robust error.":
-                lambda y, clean, attacked: _share(clean != attacked),
-            "This is the robust error. It includes the images that were wrong before the attack.":
-                lambda y, clean, attacked: _share((clean != y) | (attacked != y)),
-            "This is the error under attack. Subtract the images that were wrong before.":
-                lambda y, clean, attacked: _share(attacked != y),
-            "This counts an image that is wrong when clean and right under attack as -1. Count an "
-            "image as robust only if it is right both times.":
-                lambda y, clean, attacked: _share(attacked != y) - _share(clean != y),
-            "This is the share among the images that were right, the attack's success rate. The "
-            "boundary error is a share of all images.":
-                lambda y, clean, attacked: _share(attacked[clean == y] != y[clean == y]),
-            "This is the standard error.":
-                lambda y, clean, attacked: _share(clean != y),
-        },
-        hints=(
-            "The boundary error is the error that the attack adds: images that are right when "
-            "clean and wrong when attacked.",
-            "Combine two conditions with &: (clean == y) & (attacked != y). The mean of the "
-            "result, as float, is the share.",
-        ),
-        praise="The robust error is exactly the standard error plus the boundary error.",
-    ),
-    "01.chance": Exercise(
-        solution=lambda p, n: 1.96 * math.sqrt(p * (1 - p) / n),
-        cases=lambda: [(0.3, 1000), (0.03, 1000), (0.5, 10_000), (0.12, 250)],
-        mistakes={
-            "This is one standard error. A 95 % interval reaches 1.96 of them to each side.":
-                lambda p, n: math.sqrt(p * (1 - p) / n),
-            "Take the square root of the whole fraction, p (1 - p) / n.":
-                lambda p, n: 1.96 * math.sqrt(p * (1 - p)) / n,
-            "The square root is missing. p (1 - p) / n is a variance; the interval needs its root.":
-                lambda p, n: 1.96 * p * (1 - p) / n,
-            "This is the whole width. Return how far the interval reaches to each side.":
-                lambda p, n: 3.92 * math.sqrt(p * (1 - p) / n),
-            "The variance of one yes-or-no draw is p (1 - p), not p.":
-                lambda p, n: 1.96 * math.sqrt(p / n),
-        },
-        hints=(
-            "An error rate is the mean of n draws that are 0 or 1. One draw has the variance "
-            "p (1 - p). The variance of their mean is n times smaller.",
-            "1.96 times the square root of p * (1 - p) / n.",
-        ),
-        praise="At 30 % error and 1,000 images this is 2.8 points. For the difference of two such "
-        "classes it is sqrt(2) times as much, 4.0 points.",
-    ),
-}
+BOUNDARY = Exercise(lambda y, clean, attacked: _share((clean == y) & (attacked != y)),
+                    cases=_predictions(), mistakes={
+    "This is the share of predictions that changed. It also counts images that were wrong already "
+    "and went from one wrong class to another. The reproduction's code does the same; then "
+    "standard + boundary is not the robust error.":
+        lambda y, clean, attacked: _share(clean != attacked),
+    "This is the robust error. It includes the images that were wrong before the attack.":
+        lambda y, clean, attacked: _share((clean != y) | (attacked != y)),
+    "This is the error under attack. Subtract the images that were wrong before.":
+        lambda y, clean, attacked: _share(attacked != y),
+    "This counts an image that is wrong when clean and right under attack as -1. Count an image as "
+    "robust only if it is right both times.":
+        lambda y, clean, attacked: _share(attacked != y) - _share(clean != y),
+    "This is the attack's success rate, a share of the images that were right when clean. The "
+    "boundary error is a share of all images.":
+        lambda y, clean, attacked: _share(attacked[clean == y] != y[clean == y]),
+    "This is the standard error.": lambda y, clean, attacked: _share(clean != y),
+}, hints=(
+    "The boundary error is the error that the attack adds: images that are right when clean and "
+    "wrong when attacked.",
+    "Combine two conditions with &: (clean == y) & (attacked != y). The mean of the result, as "
+    "float, is the share.",
+), praise="The robust error is exactly the standard error plus the boundary error.")
+
+
+RATES = [(0.3, 1000), (0.03, 1000), (0.5, 10_000), (0.12, 250)]
+CHANCE = Exercise(lambda p, n: 1.96 * math.sqrt(p * (1 - p) / n), cases=RATES, mistakes={
+    "This is one standard error. A 95 % interval reaches 1.96 of them to each side.":
+        lambda p, n: math.sqrt(p * (1 - p) / n),
+    "Take the square root of the whole fraction, p (1 - p) / n.":
+        lambda p, n: 1.96 * math.sqrt(p * (1 - p)) / n,
+    "The square root is missing. p (1 - p) / n is a variance; the interval needs its root.":
+        lambda p, n: 1.96 * p * (1 - p) / n,
+    "This is the whole width. Return how far the interval reaches to each side.":
+        lambda p, n: 3.92 * math.sqrt(p * (1 - p) / n),
+    "The variance of one yes-or-no draw is p (1 - p), not p.": lambda p, n: 1.96 * math.sqrt(p / n),
+}, hints=(
+    "An error rate is the mean of n draws that are 0 or 1. One draw has the variance p (1 - p). "
+    "The variance of their mean is n times smaller.",
+    "1.96 times the square root of p * (1 - p) / n.",
+), praise="At 30 % error and 1,000 images this is 2.8 points. For the difference of two such "
+    "classes it is sqrt(2) times as much, 4.0 points.")

@@ -9,17 +9,7 @@ import torch
 
 from course_lib import CourseError, load
 from course_lib.data import EMBEDDED
-from course_lib.datasets.adult import (
-    BOUNDS,
-    CLASSES,
-    FEATURES,
-    GROUPS,
-    SHA256,
-    UNITS,
-    WORDS,
-    balanced,
-    parse,
-)
+from course_lib.datasets import adult
 
 ROW = ("39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, "
        "Male, 2174, 0, 40, United-States, <=50K")
@@ -33,72 +23,61 @@ def test_the_rows_of_the_paper() -> None:
     assert int(d.train.y.sum() + d.val.y.sum()) == 7508 and int(d.test.y.sum()) == 3700
     # stored records name the digests of what was trained on
     assert [s.digest()[:8] for s in (d.train, d.val)] == ["d2135595", "6c18122c"]
-    assert d.classes == CLASSES and d.groups == ("gender", "race")
+    assert d.classes == adult.CLASSES and d.groups == ("gender", "race")
     assert d.test.groups["gender"].bincount().tolist() == [4913, 10147]
-    assert [len(GROUPS[k]) for k in d.groups] == [2, 5] and int(d.test.groups["race"].max()) == 4
+    assert [len(adult.GROUPS[k]) for k in d.groups] == [2, 5]
+    assert int(d.test.groups["race"].max()) == 4
 
 
 def test_the_first_row_by_hand() -> None:
-    split = parse(ROW)
+    split = adult.parse(ROW)
     want = {
         "age": (39 - 17) / 73, "workclass": 6 / 7, "fnlwgt": (77516 - 13492) / 1476908,
         "education": 9 / 15, "education-num": 12 / 15, "marital-status": 4 / 6, "occupation": 0,
         "relationship": 1 / 5, "race": 1, "sex": 1, "capital-gain": 2174 / 99999,
         "capital-loss": 0, "hours-per-week": 39 / 98, "native-country": 38 / 40,
     }  # fmt: skip
-    torch.testing.assert_close(split.x, torch.tensor([[want[f] for f in FEATURES]]))
+    torch.testing.assert_close(split.x, torch.tensor([[want[f] for f in adult.FEATURES]]))
     assert split.y.tolist() == [0] and {k: g.tolist() for k, g in split.groups.items()} == {
         "gender": [1], "race": [4]}
     # ten years of age, and ten of the files' units of every other feature
-    assert 10 * UNITS[0] == pytest.approx(10 / 73) and len(UNITS) == len(BOUNDS) == 14
+    assert 10 * adult.UNITS[0] == pytest.approx(10 / 73) and len(adult.UNITS) == 14
 
 
 def test_missing_rows_and_remarks_are_dropped() -> None:
     lines = ["|1x3 Cross validator", "", ROW.replace("State-gov", "?"), ROW + ".",
              ROW.replace("<=50K", ">50K.")]
-    assert parse("\n".join(lines)).y.tolist() == [0, 1]
+    assert adult.parse("\n".join(lines)).y.tolist() == [0, 1]
 
 
 def test_every_word_of_the_files_is_known_once() -> None:
-    assert all(len(set(words)) == len(words) >= 2 and list(words) == sorted(words)
-               for words in WORDS.values())
-    assert set(WORDS) <= set(FEATURES) and len(set(FEATURES)) == 14
+    assert len(set(adult.FEATURES)) == 14 and all(
+        len(words) >= 2 and sorted(set(words)) == list(words) for words in adult.WORDS.values())
 
 
 def test_balanced_repeats_the_smaller_class_and_nothing_else() -> None:
     train = load("adult", limit=1000).train
-    even = balanced(train)
+    even = adult.balanced(train)
     assert even.y.bincount().tolist() == [int((train.y == 0).sum())] * 2
     old, new = ({(*x.tolist(), int(race)) for x, race in zip(s.x, s.groups["race"], strict=True)}
                 for s in (train, even))
     assert old == new
     with pytest.raises(CourseError, match=">50K has no row to repeat"):
-        balanced(train.take(train.y == 0))
+        adult.balanced(train.take(train.y == 0))
 
 
-def test_limit_keeps_both_classes_in_proportion() -> None:
-    d = load("adult", limit=500)
+@pytest.mark.parametrize("inside", [".", "adult"])
+def test_the_original_files_in_a_named_folder(tmp_path: Path, inside: str) -> None:
+    """They are read in the folder itself or one below; then a changed file is refused."""
+    folder, embedded = tmp_path / inside, load("adult", limit=500)
+    folder.mkdir(exist_ok=True)
+    for name in adult.SHA256:
+        packed = EMBEDDED / "adult" / f"{name}.gz"
+        (folder / name).write_bytes(gzip.decompress(packed.read_bytes()))
+    d = load("adult", root=tmp_path, limit=500)
+    assert d.train.digest() == embedded.train.digest()
     assert (len(d.train), len(d.val), len(d.test)) == (400, 100, 15060)
     assert abs(float(d.train.y.float().mean()) - 7508 / 30162) < 0.005
-
-
-@pytest.fixture(params=[".", "adult"])
-def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """The original files, in the folder itself or one below."""
-    place = tmp_path / request.param
-    place.mkdir(exist_ok=True)
-    for name in SHA256:
-        packed = EMBEDDED / "adult" / f"{name}.gz"
-        (place / name).write_bytes(gzip.decompress(packed.read_bytes()))
-    return place
-
-
-def test_the_original_files_in_a_named_folder(folder: Path, tmp_path: Path) -> None:
-    named = load("adult", root=tmp_path, limit=100)
-    assert named.train.digest() == load("adult", limit=100).train.digest()
-
-
-def test_a_changed_file_is_refused(folder: Path, tmp_path: Path) -> None:
     text = (folder / "adult.test").read_text()
     (folder / "adult.test").write_text(text.replace("25, Private", "26, Private", 1))
     with pytest.raises(CourseError, match=r"adult\.test is not the published file"):

@@ -16,12 +16,11 @@ HOME = Path.home() / ".cache" / "course-data" / "cifar10.npz"
 
 
 def test_the_embedded_part() -> None:
-    d = load("cifar10", limit=2000)
+    d, less = load("cifar10", limit=2000), load("cifar10", limit=500)
     parts = (d.train, d.val, d.test)
     assert d.classes == CIFAR10 and d.train.x.shape[1:] == (3, 32, 32)
     assert [s.y.bincount().tolist() for s in parts] == [[n] * 10 for n in (160, 40, 200)]
     assert [s.digest()[:8] for s in parts] == ["f6103935", "244ff066", "7c4dc88c"]
-    less = load("cifar10", limit=500)
     assert torch.equal(less.train.x, d.train.x[:400]) and torch.equal(less.val.x, d.val.x[:100])
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -46,16 +46,12 @@ def test_embedded_files_hash_to_what_stands_beside_them(name: str, credit: str) 
 def test_the_embedded_part() -> None:
     d = load("fashion-mnist", limit=6000)
     parts = (d.train, d.val, d.test)
-    assert [len(s) for s in parts] == [4800, 1200, 10_000]
     assert d.classes == FASHION and d.groups == ()
     # stored records name the digests of what was trained on
     assert [s.digest()[:8] for s in parts] == ["c8e91706", "8ff8eb62", "c62710fc"]
-    for s in parts:
-        assert s.x.shape[1:] == (1, 32, 32)
-        assert (s.x.dtype, s.y.dtype) == (torch.uint8, torch.int64)
-        assert (s.y.bincount() / len(s)).tolist() == pytest.approx([0.1] * 10, abs=0.002)
-    pixels = d.test.images(slice(0, 100))
-    assert pixels.dtype == torch.float32 and pixels.min() == 0 and 0.9 < pixels.max() <= 1
+    for s, n in zip(parts, (4800, 1200, 10_000), strict=True):
+        assert (s.x.shape, s.x.dtype) == ((n, 1, 32, 32), torch.uint8)
+        assert (s.y.bincount() / n).tolist() == pytest.approx([0.1] * 10, abs=0.002)
     train, val = ({x.numpy().tobytes() for x in s.x} for s in (d.train, d.val))
     assert len(train) == 4800 and not train & val
 
@@ -74,9 +70,9 @@ def test_the_seed_chooses_the_split_and_nothing_else_does() -> None:
         d = load("fashion-mnist", limit=500, seed=seed)
         return [d.train.digest(), d.val.digest(), d.test.digest()]
 
-    first, second = digests(1), digests(2)
-    assert first == digests(1) and [a == b for a, b in zip(first, second, strict=True)] == [
-        False, False, True]
+    (train, val, test), other = digests(1), digests(2)
+    assert [train, val, test] == digests(1)
+    assert train != other[0] and val != other[1] and test == other[2]
 
 
 def test_the_embedded_images_split_as_in_the_full_set() -> None:
@@ -84,8 +80,8 @@ def test_the_embedded_images_split_as_in_the_full_set() -> None:
     made-up full set."""
     full = split(1000, (1, 2, 2))
     train, val = halves(full, None, 0)
-    pool = Split(torch.cat([train.x[:80], val.x[:20]]), torch.cat([train.y[:80], val.y[:20]]),
-                 THREE)
+    x, y = (torch.cat([getattr(train, k)[:80], getattr(val, k)[:20]]) for k in "xy")
+    pool = Split(x, y, THREE)
     for limit in (100, 37, 10):
         mine, other = sources.embedded_halves(pool, limit, 0, 100), halves(full, limit, 0)
         assert [s.digest() for s in mine] == [s.digest() for s in other]
@@ -120,19 +116,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def compress(place: Path) -> None:
-    for path in list(place.iterdir()):
+@pytest.fixture
+def compressed(folder: Path) -> Path:
+    for path in list(folder.iterdir()):
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
+    return folder
 
 
-@pytest.mark.parametrize("compressed", [False, True])
+@pytest.fixture(params=["folder", "compressed"])
+def either(request: pytest.FixtureRequest) -> Path:
+    return request.getfixturevalue(request.param)
+
+
 @pytest.mark.parametrize("inside", [".", "fashion-mnist", "FashionMNIST/raw"])
-def test_a_named_folder_comes_first(folder: Path, tmp_path: Path, inside: str, compressed: bool,
+def test_a_named_folder_comes_first(either: Path, tmp_path: Path, inside: str,
                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    if compressed:
-        compress(folder)
-    shutil.copytree(folder, tmp_path / "root" / inside)
+    shutil.copytree(either, tmp_path / "root" / inside)
     d = load("fashion-mnist", root=tmp_path / "root")
     assert [len(s) for s in (d.train, d.val, d.test)] == [160, 40, 60]
     assert sorted(d.whole().train.y.tolist()) == sorted(n % 10 for n in range(200))
@@ -141,8 +141,7 @@ def test_a_named_folder_comes_first(folder: Path, tmp_path: Path, inside: str, c
     assert again.train.digest() == d.train.digest() and again.test.digest() == d.test.digest()
 
 
-@pytest.mark.parametrize("cached", [True, False])
-def test_then_the_cache_and_a_download_comes_last(folder: Path, tmp_path: Path, cached: bool,
+def test_then_the_cache_and_a_download_comes_last(folder: Path, tmp_path: Path,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     class Datasets:
         @staticmethod
@@ -151,24 +150,22 @@ def test_then_the_cache_and_a_download_comes_last(folder: Path, tmp_path: Path, 
                 raise RuntimeError("Dataset not found.")
             shutil.copytree(folder, place / "FashionMNIST" / "raw")
 
-    if cached:
-        shutil.copytree(folder, tmp_path / "cache" / "fashion-mnist")
-    monkeypatch.setattr(sources, "torchvision_datasets",
-                        lambda: pytest.fail("it is in the cache") if cached else Datasets)
-    assert load("fashion-mnist").train.digest() == load("fashion-mnist", root=folder).train.digest()
+    wanted = load("fashion-mnist", root=folder).train.digest()
+    monkeypatch.setattr(sources, "torchvision_datasets", lambda: Datasets)
+    assert load("fashion-mnist").train.digest() == wanted
+    shutil.rmtree(tmp_path / "cache")
+    shutil.copytree(folder, tmp_path / "cache" / "fashion-mnist")
+    monkeypatch.setattr(sources, "torchvision_datasets", lambda: pytest.fail("it is in the cache"))
+    assert load("fashion-mnist").train.digest() == wanted
 
 
 @pytest.mark.parametrize("error", [OSError("no route to host"),
                                    RuntimeError("File not found or corrupted.")])
 @pytest.mark.parametrize("limit", [None, 6001])
 def test_no_network_is_an_error_and_never_a_smaller_set(
-    limit: int | None, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail() -> Any:
-        raise error
-
+        limit: int, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sources, "torchvision_datasets", fail)
+    monkeypatch.setattr(sources, "torchvision_datasets", mock.Mock(side_effect=error))
     d = load("fashion-mnist", limit=limit)
     assert len(d.test) == 10_000
     with pytest.raises(CourseError, match=rf"could not be downloaded \({error}\).*root=\.\.\."
@@ -180,94 +177,92 @@ def test_no_network_is_an_error_and_never_a_smaller_set(
 # ------------------------------------------------------------------------------------------- damage
 
 
-def remove(place: Path, part: str) -> None:
-    for path in place.glob(f"{part}*"):
-        path.unlink()
+Damage = Callable[[Path], object]
 
 
-def cut(place: Path, name: str, keep: float = 0.5) -> None:
-    path = next(place.glob(f"{name}*"))
-    path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
+def remove(part: str) -> Damage:
+    return lambda place: [path.unlink() for path in place.glob(f"{part}*")]
 
 
-def flip(place: Path, name: str, at: int) -> None:
+def rewrite(name: str, change: Callable[[bytes], bytes]) -> Damage:
+    def damage(place: Path) -> None:
+        path = next(place.glob(f"{name}*"))
+        path.write_bytes(change(path.read_bytes()))
+
+    return damage
+
+
+def cut(name: str, keep: float = 0.5) -> Damage:
+    return rewrite(name, lambda raw: raw[: int(keep * len(raw))])
+
+
+def flip(name: str, at: int) -> Damage:
     """One bit of one byte; byte 10 begins the compressed data, -1 ends the length that gzip
     checks."""
-    path = next(place.glob(f"{name}*"))
-    raw = bytearray(path.read_bytes())
-    raw[at] ^= 0x02
-    path.write_bytes(raw)
+    return rewrite(name, lambda raw: raw[:at] + bytes([raw[at] ^ 0x02]) + raw[at:][1:])
 
 
-Damage = tuple[Callable[[Path], object], str]
 BYTES = (0, 2, 3, 10, 40, 150, 1000, -1)
 WRONG = "(damaged|not the published file).*etch it again, or reinstall"
-DAMAGE: dict[str, Damage] = {
-    "half the files": (lambda p: remove(p, "train"), "lacks train-images-idx3-ubyte, train-labels"),
-    "one file gone": (lambda p: remove(p, "t10k-labels"), "lacks t10k-labels-idx1-ubyte .plain or"),
-    "no file at all": (lambda p: remove(p, "t"), "does not hold the data set. Put its files there"),
+DAMAGE: dict[str, tuple[Damage, str]] = {
+    "half the files": (remove("train"), "lacks train-images-idx3-ubyte, train-labels"),
+    "one file gone": (remove("t10k-labels"), "lacks t10k-labels-idx1-ubyte .plain or"),
+    "no file at all": (remove("t"), "does not hold the data set. Put its files there"),
     "no folder": (shutil.rmtree, "does not hold the data set. Put its files there.*t10k-labels"),
-    "truncated": (lambda p: cut(p, "train-labels"), f"train-labels.*{WRONG}"),
-    "cut to almost nothing": (lambda p: cut(p, "t10k-images", 0.001), f"t10k-images.*{WRONG}"),
-    "empty": (lambda p: cut(p, "t10k-images", 0), f"t10k-images.*{WRONG}"),
-    **{f"a bit of byte {at}": (lambda p, at=at: flip(p, "train-images", at),
-                               f"train-images.*{WRONG}") for at in BYTES},
-    "something else": (
-        lambda p: next(p.glob("train-images*")).write_bytes(b"<html>quota exceeded</html>"), WRONG),
+    "truncated": (cut("train-labels"), f"train-labels.*{WRONG}"),
+    "cut to almost nothing": (cut("t10k-images", 0.001), f"t10k-images.*{WRONG}"),
+    "empty": (cut("t10k-images", 0), f"t10k-images.*{WRONG}"),
+    **{f"a bit of byte {at}": (flip("train-images", at), f"train-images.*{WRONG}") for at in BYTES},
+    "something else": (rewrite("train-images", lambda raw: b"<html>quota exceeded</html>"), WRONG),
     "another file's content": (
         lambda p: shutil.copy(next(p.glob("t10k-labels*")), next(p.glob("train-labels*"))),
         "not the published file: its md5 is"),
 }
 
 
-@pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_folder(folder: Path, kind: str, compressed: bool) -> None:
-    if compressed:
-        compress(folder)
+def test_a_damaged_folder(either: Path, kind: str) -> None:
     damage, say = DAMAGE[kind]
-    damage(folder)
-    before = sorted(folder.parent.rglob("*"))
+    damage(either)
+    before = sorted(either.parent.rglob("*"))
     with pytest.raises(CourseError, match=say):
-        load("fashion-mnist", root=folder).train  # noqa: B018
-    assert sorted(folder.parent.rglob("*")) == before
+        load("fashion-mnist", root=either).train  # noqa: B018
+    assert sorted(either.parent.rglob("*")) == before
 
 
 def test_training_images_are_read_only_when_asked_for(folder: Path) -> None:
     d = load("fashion-mnist", root=folder)
-    cut(folder, "train-images", 0)
+    cut("train-images", 0)(folder)
     assert len(d.test) == 60
     with pytest.raises(CourseError, match="not the published file"):
         d.val  # noqa: B018
 
 
 def test_a_file_that_unpacks_to_gigabytes_is_read_no_further_than_the_largest(
-        folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compress(folder)
+        compressed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "LARGEST", 10_000)  # of 47,056 bytes
     with pytest.raises(CourseError, match="t10k-images.*not the published file"):
-        load("fashion-mnist", root=folder)
+        load("fashion-mnist", root=compressed)
 
 
 NO_LIST = "contents.json.*[Rr]einstall"
-EMBEDDED_DAMAGE: dict[str, Damage] = {
-    "test images cut": (lambda p: cut(p, "t10k-images"), f"t10k-images.*{WRONG}"),
-    **{f"test labels, a bit of byte {at}": (lambda p, at=at: flip(p, "t10k-labels", at),
-                                            f"t10k-labels.*{WRONG}") for at in BYTES},
-    "training images, a bit": (lambda p: flip(p, "train-images", 10_000), f"train-images.*{WRONG}"),
-    "training labels gone": (lambda p: remove(p, "train-labels"),
-                             "train-labels.*missing.*reinstall the course"),
-    "cifar10: images, a bit": (lambda p: flip(p, "test.webp", 1000), f"test.webp.*{WRONG}"),
-    "cifar10: images gone": (lambda p: remove(p, "train.webp"), "train.webp is missing.*reinstall"),
-    "cifar10: labels, a bit": (lambda p: flip(p, "test-labels", 1000), f"test-labels.*{WRONG}"),
-    **{f"{name}contents {kind}": (lambda p, raw=raw: (p / "contents.json").write_bytes(raw),
-                                  NO_LIST) for name in ("", "cifar10: ") for kind, raw in {
-        "empty": b"", "of another kind": b"[1]", "without hashes": b'{"training_images": 6000}',
-        "not text": b"\xff\xfe\xff"}.items()},
-    "contents of no file": (lambda p: (p / "contents.json").write_text(
-        '{"training_images": 6000, "sha256": {}}'), f"t10k-images.*{WRONG}"),
-    "contents gone": (lambda p: remove(p, "contents"), NO_LIST),
-    "contents cut": (lambda p: cut(p, "contents"), NO_LIST),
+LISTS = {"empty": b"", "of another kind": b"[1]", "without hashes": b'{"training_images": 6000}',
+         "not text": b"\xff\xfe\xff"}
+EMBEDDED_DAMAGE: dict[str, tuple[Damage, str]] = {
+    "test images cut": (cut("t10k-images"), f"t10k-images.*{WRONG}"),
+    **{f"test labels, a bit of byte {at}": (flip("t10k-labels", at), f"t10k-labels.*{WRONG}")
+       for at in BYTES},
+    "training images, a bit": (flip("train-images", 10_000), f"train-images.*{WRONG}"),
+    "training labels gone": (remove("train-labels"), "train-labels.*missing.*reinstall the course"),
+    "cifar10: images, a bit": (flip("test.webp", 1000), f"test.webp.*{WRONG}"),
+    "cifar10: images gone": (remove("train.webp"), "train.webp is missing.*reinstall"),
+    "cifar10: labels, a bit": (flip("test-labels", 1000), f"test-labels.*{WRONG}"),
+    **{f"{name}contents {kind}": (rewrite("contents", lambda _, new=new: new), NO_LIST)
+       for name in ("", "cifar10: ") for kind, new in LISTS.items()},
+    "contents of no file": (
+        rewrite("contents", lambda raw: b'{"training_images": 6000, "sha256": {}}'),
+        f"t10k-images.*{WRONG}"),
+    "contents gone": (remove("contents"), NO_LIST), "contents cut": (cut("contents"), NO_LIST),
 }
 
 
@@ -300,10 +295,8 @@ def test_resize_is_torchvisions_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize(("registrations", "error"), [
-    ("OK = True", ""),
-    ("raise RuntimeError('operator torchvision::nms does not exist')", ""),
-    ("raise RuntimeError('something else')", "something else"),
-])
+    ("OK = True", ""), ("raise RuntimeError('operator torchvision::nms does not exist')", ""),
+    ("raise RuntimeError('something else')", "something else")])
 def test_torchvision_that_does_not_fit_this_torch(registrations: str, error: str,
                                                   tmp_path: Path) -> None:
     package = tmp_path / "torchvision"
@@ -311,12 +304,10 @@ def test_torchvision_that_does_not_fit_this_torch(registrations: str, error: str
     (package / "__init__.py").write_text("from torchvision import _meta_registrations, datasets\n")
     (package / "_meta_registrations.py").write_text(registrations)
     (package / "datasets.py").write_text("NAME = 'the real datasets'\n")
-    script = (
-        "import sys; from course_lib.datasets.sources import torchvision_datasets as get\n"
-        "assert get().NAME == 'the real datasets' and get() is get()\n"
-        "assert hasattr(sys.modules['torchvision._meta_registrations'], 'OK') == "
-        f"{not registrations.startswith('raise')}"
-    )
+    script = ("import sys; from course_lib.datasets.sources import torchvision_datasets as get\n"
+              "assert get().NAME == 'the real datasets' and get() is get()\n"
+              "assert hasattr(sys.modules['torchvision._meta_registrations'], 'OK') == "
+              f"{not registrations.startswith('raise')}")
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path},
                           capture_output=True, text=True, check=False)

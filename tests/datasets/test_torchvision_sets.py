@@ -5,6 +5,7 @@ import functools
 import hashlib
 import http.server
 import io
+import itertools
 import pickle
 import sys
 import tarfile
@@ -38,6 +39,13 @@ def md5(raw: bytes) -> str:
     return hashlib.md5(raw, usedforsecurity=False).hexdigest()
 
 
+def packed(folder: Path, archive: Path) -> str:
+    """The md5 of the archive."""
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(folder, folder.name)
+    return md5(archive.read_bytes())
+
+
 def pixels(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (n, 3, 32, 32), dtype=np.uint8)
 
@@ -61,9 +69,7 @@ def cifar(name: str, place: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(kind, "train_list", rows[:-2])
     patch.setattr(kind, "test_list", rows[-2:-1])
     patch.setattr(kind, "meta", {**kind.meta, "md5": rows[-1][1]})
-    with tarfile.open(place / kind.filename, "w:gz") as archive:
-        archive.add(folder, folder.name)
-    patch.setattr(kind, "tgz_md5", md5((place / kind.filename).read_bytes()))
+    patch.setattr(kind, "tgz_md5", packed(folder, place / kind.filename))
     patch.setattr(kind, "url", f"{NOBODY}/{kind.filename}")
 
 
@@ -71,8 +77,7 @@ def svhn(place: Path, patch: pytest.MonkeyPatch) -> None:
     """MATLAB's files: images last, and a zero labelled ten."""
     rows = {}
     for seed, (part, n) in enumerate({"train": TRAIN, "test": TEST}.items()):
-        labels = np.arange(1, n + 1).astype(np.uint8)[:, None] % 10
-        labels[labels == 0] = 10
+        labels = np.arange(n, dtype=np.uint8)[:, None] % 10 + 1
         name = f"{part}_32x32.mat"
         scipy.io.savemat(place / name, {"X": pixels(n, seed).transpose(2, 3, 1, 0), "y": labels})
         rows[part] = [f"{NOBODY}/{name}", name, md5((place / name).read_bytes())]
@@ -84,20 +89,16 @@ def imagenette(place: Path, patch: pytest.MonkeyPatch) -> None:
     after the other."""
     # heights and widths
     folder, shapes = place / "imagenette2-160", ((160, 160), (160, 213), (240, 160))
-    for part, each in (("train", 6), ("val", 2)):
-        for wordnet in WORDNET:
-            (folder / part / wordnet).mkdir(parents=True)
-            for i in range(each):
-                height, width = shapes[i % 3]
-                picture, margin = np.zeros((height, width, 3), np.uint8), max(0, width - 160) // 2
-                picture[:, margin : width - margin, 0] = 250
-                path = folder / part / wordnet / f"{part}_{i}.JPEG"
-                Image.fromarray(picture).save(path, quality=95)
+    for part, wordnet in itertools.product(("train", "val"), WORDNET):
+        (folder / part / wordnet).mkdir(parents=True)
+        for i in range(6 if part == "train" else 2):
+            height, width = shapes[i % 3]
+            picture, margin = np.zeros((height, width, 3), np.uint8), max(0, width - 160) // 2
+            picture[:, margin : width - margin, 0] = 250
+            path = folder / part / wordnet / f"{part}_{i}.JPEG"
+            Image.fromarray(picture).save(path, quality=95)
     patch.setattr(torchvision_sets, "IMAGENETTE_IMAGES", {"train": 18, "val": 6})
-    archive_path = place / "imagenette2-160.tgz"
-    with tarfile.open(archive_path, "w:gz") as archive:
-        archive.add(folder, folder.name)
-    row = (f"{NOBODY}/imagenette2-160.tgz", md5(archive_path.read_bytes()))
+    row = (f"{NOBODY}/imagenette2-160.tgz", packed(folder, place / "imagenette2-160.tgz"))
     patch.setattr(torchvision_datasets().Imagenette, "_ARCHIVES", {"160px": row})
 
 
@@ -130,8 +131,8 @@ def asked(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
             time.sleep(0.1)
             super().do_GET()
 
-    handler, kind = functools.partial(Slow, directory=place), getattr(torchvision_datasets(),
-                                                                      KINDS[name])
+    handler = functools.partial(Slow, directory=place)
+    kind = getattr(torchvision_datasets(), KINDS[name])
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         here = f"http://127.0.0.1:{server.server_port}"
@@ -236,10 +237,9 @@ def test_what_to_do_without_it(name: str, tmp_path: Path, monkeypatch: pytest.Mo
         load(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "file"), [("cifar10", "cifar-10-batches-py/test_batch"),
-                       ("cifar100", "cifar-100-python/test"), ("cifar100", "cifar-100-python/meta"),
-                       ("svhn", "test_32x32.mat")], indirect=["name"])
+@pytest.mark.parametrize(("name", "file"), [
+    ("cifar10", "cifar-10-batches-py/test_batch"), ("cifar100", "cifar-100-python/test"),
+    ("cifar100", "cifar-100-python/meta"), ("svhn", "test_32x32.mat")], indirect=["name"])
 def test_damaged_files_are_seen(name: str, place: Path, file: str) -> None:
     raw = (place / file).read_bytes()
     for bad in (raw[: len(raw) // 2], raw[:-1] + bytes([raw[-1] ^ 1]), b"<html>", b""):

@@ -54,9 +54,9 @@ def takes_a_step(recipe: Recipe, classes: int, pixels: int) -> None:
     """One step of the attack, one of the optimiser, on a batch of two; all weights change."""
     model, before = network(recipe.model, classes)
     model.load_state_dict(before)
-    method = recipe.method if recipe.method.name == "natural" else dataclasses.replace(
-        # type: ignore[attr-defined,call-arg]
-        recipe.method, attack=dataclasses.replace(recipe.method.attack, steps=1))
+    method: Any = recipe.method
+    if method.name != "natural":
+        method = dataclasses.replace(method, attack=dataclasses.replace(method.attack, steps=1))
     names = tuple(map(str, range(classes)))
     nat, rob = (Errors((n, *[1] * (classes - 1)), (10,) * classes) for n in (7, 9))
     history = fit(model, method, Split(images(2, (3, pixels, pixels)), labels(2, classes), names),
@@ -102,8 +102,8 @@ def test_the_papers_settings(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in GPU if n not in HEAVY])
 def test_each_takes_a_step(name: str) -> None:
-    takes_a_step(GPU[name], CLASSES[GPU[name].dataset],
-                 32 if GPU[name].dataset == "imagenette" else 8)
+    data = GPU[name].dataset
+    takes_a_step(GPU[name], CLASSES[data], 32 if data == "imagenette" else 8)
 
 
 def test_the_heaviest_by_its_size() -> None:
@@ -152,8 +152,7 @@ def test_frl_from_its_hot_start_to_a_record(tmp_path: Path,
         trained, record = run(name, 0, tmp_path / "runs", limit=50, epochs=1, models=tmp_path,
                               progress=False)
         publish(record["recipe"], 0, trained.model, record, tmp_path)
-    told = record["made_from"]["recipe"]
-    assert told["method"]["attack"]["bf16"] is True and told["start"] == HOT_START
-    assert told["optim"]["augment"] == "crop-flip"
-    assert len(record["history"]) == 1 and record["history"][0]["state"]["w0"]
-    assert record["made_from"]["training_examples"] == 40
+    made, (epoch,) = record["made_from"], record["history"]
+    assert made["recipe"]["method"]["attack"]["bf16"] is True
+    assert (made["recipe"]["start"], made["recipe"]["optim"]["augment"]) == (HOT_START, "crop-flip")
+    assert epoch["state"]["w0"] and made["training_examples"] == 40
