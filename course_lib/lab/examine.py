@@ -18,11 +18,12 @@ from course_lib.data import Split, load
 from course_lib.errors import CourseError, matching, pick, whole
 from course_lib.evaluation import evaluate, named, reaches, tally, verdicts
 from course_lib.experiments import RECIPES
+from course_lib.fairness import Report
 from course_lib.lab.jobs import piece, run_all
 from course_lib.lab.publish import add_reports
 from course_lib.machine import device
 from course_lib.recipes import TRANSFORMS
-from course_lib.zoo import budget, chosen, load_model, load_record, manifest, report_rows
+from course_lib.zoo import budget, load_model, load_record, manifest, of_attack
 
 BATCH = 500  # images, unless the attack has a batch size of its own
 
@@ -95,8 +96,9 @@ class Case:
         """Its report as it is stored, or None."""
         record = load_record(self.name, seed=self.seed, root=self.models)
         counts = torch.bincount(self.split.y).tolist()
-        rows = [r for r in report_rows(record, self.name) if r.get("counts") == counts]
-        return chosen(rows, self.attack, self.examiner.eps)
+        rows = [r for r in record.get("reports", []) if r["counts"] == counts]
+        return next((r for r in rows if of_attack(Report.from_json(r), self.attack,
+                                                  self.examiner.eps)), None)
 
     def publish(self, results: Tensor) -> None:
         """Put the report, which the verdicts on all images give, into the record."""
