@@ -164,28 +164,30 @@ def load_scores(name: str, *, seed: int = 0, root: Root = None) -> list[dict[str
     return list(load_record(name, seed=seed, root=root).get("scores", []))
 
 
-def of_attack(report: Report, attack: str, eps: float) -> bool:
-    """Is this a report of the attack ("" is any) with this budget?"""
-    return not attack or (report.attack == attack and abs(report.eps - eps) < 1e-6)
+def by_images(reports: Sequence[Report], attack: str, eps: float) -> dict[tuple[int, ...], Report]:
+    """The reports of an attack ("" is any) with this budget, by their images per class."""
+    return {r.nat.counts: r for r in reversed(reports)
+            if not attack or (r.attack == attack and abs(r.eps - eps) < 1e-6)}
 
 
 def alike(models: Mapping[K, Sequence[Report]], attack: str, eps: float,
           size: int | None = None) -> dict[K, Report]:
     """A report of each model, all on the same images: those that most models share, then the most
     images. With `size`, on exactly so many images."""
-    mine = {k: {r.nat.counts: r for r in reversed(reports) if of_attack(r, attack, eps)}
-            for k, reports in models.items()}
-    shared = Counter(c for found in mine.values() for c in found if size in (None, sum(c)))
-    best = max(shared, key=lambda c: (shared[c], sum(c)), default=())
-    return {k: found[best] for k, found in mine.items() if best in found}
+    stored = {k: by_images(reports, attack, eps) for k, reports in models.items()}
+    shared = Counter(n for mine in stored.values() for n in mine if size in (None, sum(n)))
+    best = max(shared, key=lambda n: (shared[n], sum(n)), default=())
+    return {k: mine[best] for k, mine in stored.items() if best in mine}
 
 
 def reports(name: str, attack: str = "pgd20", eps: float = 8 / 255, *, images: int | None = None,
             root: Root = None) -> dict[int, Report]:
     """The stored reports of a recipe by seed, all on the same images (on so many, with `images`);
     empty where there are none."""
-    stored = stored_models(root, name) if name in manifest(root) else []
-    return alike({m.seed: m.reports for m in stored if m.name == name}, attack, eps, images)
+    seeds = manifest(root).get(name, {})
+    models = {int(seed): _stored_model(name, int(seed), seeds[seed], root).reports
+              for seed in sorted(seeds, key=int)}
+    return alike(models, attack, eps, images)
 
 
 def load_reports(name: str, *, attack: str = "pgd20", eps: float = 8 / 255,
@@ -200,10 +202,9 @@ def load_report(name: str, *, seed: int = 0, attack: str = "pgd20", eps: float =
     """A stored report of one model: on the whole test set, or on its first `per_class` images of
     each class."""
     stored = _stored_model(name, seed, entry(name, seed, root), root).reports
-    mine = [r for r in stored if of_attack(r, attack, eps)
-            and (per_class is None or {*r.nat.counts} == {per_class})]
-    if mine:
-        return max(mine, key=lambda r: sum(r.nat.counts))
+    mine = by_images(stored, attack, eps)
+    if fits := [n for n in mine if per_class is None or {*n} == {per_class}]:
+        return mine[max(fits, key=sum)]
     on = "" if per_class is None else f" on {per_class} images per class"
     listed = ", ".join(f"{r.attack} at {budget(r.eps)} on {sum(r.nat.counts):,} images"
                        for r in stored)
@@ -290,10 +291,9 @@ def over_seeds(errors: DataFrame, kind: type[Spread] = Spread) -> dict[str, Spre
 def flagged(reports: Sequence[Report], eps: float = 8 / 255) -> bool:
     """Does PGD-20 miss more than 5 points of this model's errors, on average or in the worst class?
     Only reports on the same images are compared."""
-    strong = {r.nat.counts: r.rob for r in reports if of_attack(r, "autoattack", eps)}
-    pairs = [(strong[r.nat.counts], r.rob) for r in reports
-             if of_attack(r, "pgd20", eps) and r.nat.counts in strong]
-    return any(max(s.mean - weak.mean, s.worst - weak.worst) > 0.05 + 1e-9 for s, weak in pairs)
+    strong, weak = (by_images(reports, attack, eps) for attack in ("autoattack", "pgd20"))
+    pairs = [(strong[n].rob, weak[n].rob) for n in strong.keys() & weak.keys()]
+    return any(max(s.mean - w.mean, s.worst - w.worst) > 0.05 + 1e-9 for s, w in pairs)
 
 
 class Difference(Spread):

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pandas as pd
 import pytest
@@ -25,6 +26,7 @@ from course_lib.zoo import (
     load_record,
     load_report,
     load_reports,
+    load_scores,
     manifest,
     missing,
     reports,
@@ -80,16 +82,12 @@ def point(root: Path, kind: str, **what: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 10])
-def test_a_model_comes_back_to_the_bit(root: Path, seed: int) -> None:
-    model = load_model(NAME, seed=seed, root=root)
-    assert same_weights(model, network(seed)) and not model.training
-    assert load_record(NAME, seed=seed, root=root) == record(seed % 9)
-
-
-def test_the_folder_can_be_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert same_weights(load_model(NAME, root=str(root)), network(0))
+def test_a_model_comes_back_to_the_bit(root: Path, seed: int,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_MODELS", str(root))
-    assert same_weights(load_model(NAME), network(0))
+    for model in (load_model(NAME, seed=seed), load_model(NAME, seed=seed, root=str(root))):
+        assert same_weights(model, network(seed)) and not model.training
+    assert load_record(NAME, seed=seed, root=root) == record(seed % 9)
 
 
 def test_reports_come_back(root: Path) -> None:
@@ -176,12 +174,6 @@ def test_list_models(root: Path) -> None:
     drop_weights(NAME, 0, root)
     publish(NAME, 0, network(0), record(0), root)
     assert not [c for c in list_models(root) if "AutoAttack" in c]
-
-
-def test_a_damaged_record_is_named_in_the_list(root: Path) -> None:
-    change(root / NAME / "seed1.json", flipped(30))
-    with pytest.raises(CourseError, match="seed1.json is damaged"):
-        list_models(root)
 
 
 def test_one_object_per_stored_report(root: Path) -> None:
@@ -281,8 +273,8 @@ def test_weights_go_and_the_record_stays(root: Path) -> None:
         drop_weights(NAME, 1, root)
         assert load_record(NAME, seed=1, root=root) == record(1)
         assert same_weights(load_model(NAME, seed=0, root=root), network(0))
-        assert sorted(f.name for f in (root / NAME).glob("*.safetensors")) == ["seed0.safetensors",
-            "seed10.safetensors"]
+        assert weights(root, 10).exists() and weights(root).exists()
+        assert not weights(root, 1).exists()
     with pytest.raises(CourseError, match=rf"Only the record of {NAME} \(seed 1\) is stored; its "
                                           f"weights are not. Train it: .* train {NAME} --seed 1"):
         load_model(NAME, seed=1, root=root)
@@ -354,8 +346,11 @@ def flipped(at: int) -> Edit:
 ])
 def test_damage_is_noticed(root: Path, file: str, edit: Edit, say: str) -> None:
     change(root / file, edit)
-    with pytest.raises(CourseError, match=say):
-        load_model(NAME, root=root)
+    calls = [lambda: load_model(NAME, root=root), lambda: load_scores(NAME, root=root),
+             lambda: list_models(root)]
+    for call in calls[:1] if file == WEIGHTS else calls:  # the weights alone are needed here only
+        with pytest.raises(CourseError, match=say):
+            call()
 
 
 @pytest.mark.parametrize(("file", "say"), [
@@ -364,11 +359,10 @@ def test_damage_is_noticed(root: Path, file: str, edit: Edit, say: str) -> None:
 ])
 def test_what_is_gone_is_named(root: Path, file: str, say: str) -> None:
     (root / file).unlink()
-    with pytest.raises(CourseError, match=say):
-        load_model(NAME, root=root)
-    (root / file).mkdir()  # nor is a folder a file
-    with pytest.raises(CourseError, match=say):
-        load_model(NAME, root=root)
+    for again in (lambda: (root / file).mkdir(), lambda: None):  # nor is a folder a file
+        with pytest.raises(CourseError, match=say):
+            load_model(NAME, root=root)
+        again()
 
 
 def saved(**tensors: torch.Tensor) -> bytes:
@@ -400,7 +394,7 @@ def test_what_is_behind_a_good_hash_is_checked_too(root: Path, file: str, edit: 
 
 
 @pytest.mark.parametrize(("kind", "row", "say"), [
-    *[("weights", {"file": file}, "must be a file inside|missing")
+    *[("weights", {"file": file}, "must be a file inside")
       for file in ("../../../etc/passwd", "/etc/passwd", "a\0b", None, "link")],
     ("record", {"sha256": 5}, "with sha256 5"),
 ])
@@ -474,16 +468,11 @@ def test_no_write_permission(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_all_or_nothing(root: Path, failing: int, first: bool, call: str,
                                            monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever of the three files cannot be written: all old files stay, without a scrap."""
-    seed, before, count, real = (5 if first else 0), files(root), iter(range(1, 100)), getattr(os,
-        call)
-
-    def full(*args: Any) -> None:
-        if next(count) == failing:
-            raise OSError(28, "No space left on device")
-        real(*args)
-
-    monkeypatch.setattr(os, call, full)
+    before, real = files(root), getattr(os, call)
+    full = OSError(28, "No space left on device")
+    answers = Mock(side_effect=[*[DEFAULT] * (failing - 1), full], wraps=real)
+    monkeypatch.setattr(os, call, answers)
     with pytest.raises(CourseError, match="No space left on device"):
-        publish(NAME, seed, network(7), record(3), root)
+        publish(NAME, 5 if first else 0, network(7), record(3), root)
     monkeypatch.undo()
     assert files(root) == before and same_weights(load_model(NAME, root=root), network(0))

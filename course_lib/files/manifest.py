@@ -73,9 +73,9 @@ class StoredFiles:
         if not path.is_file():
             return {}
         content = parse_json(read_bytes(path), path)
-        if content.get("format") != 1:
-            raise CourseError(f"{path} has format {content.get('format')!r}; this library reads 1. "
-                              "Update whichever is older.")
+        if (format := content.get("format", 1)) != 1:
+            raise CourseError(f"{path} has format {format!r}; this library reads 1. Update "
+                              "whichever is older.")
         level: list[Any] = [content.get(key)]
         for _ in range(depth + 1):
             if not all(isinstance(row, dict) for row in level):

@@ -23,7 +23,7 @@ from course_lib.lab.jobs import piece, run_all
 from course_lib.lab.publish import add_reports
 from course_lib.machine import device
 from course_lib.recipes import TRANSFORMS
-from course_lib.zoo import budget, load_model, load_record, manifest, of_attack
+from course_lib.zoo import budget, by_images, load_model, load_record, manifest
 
 BATCH = 500  # images, unless the attack has a batch size of its own
 
@@ -95,10 +95,10 @@ class Case:
     def stored(self) -> dict[str, Any] | None:
         """Its report as it is stored, or None."""
         record = load_record(self.name, seed=self.seed, root=self.models)
-        counts = torch.bincount(self.split.y).tolist()
-        rows = [r for r in record.get("reports", []) if r["counts"] == counts]
-        return next((r for r in rows if of_attack(Report.from_json(r), self.attack,
-                                                  self.examiner.eps)), None)
+        stored = by_images([*map(Report.from_json, record.get("reports", []))], self.attack,
+                           self.examiner.eps)
+        report = stored.get(tuple(torch.bincount(self.split.y).tolist()))
+        return None if report is None else report.to_json()
 
     def publish(self, results: Tensor) -> None:
         """Put the report, which the verdicts on all images give, into the record."""
