@@ -21,23 +21,23 @@ from torch import nn
 
 from course_lib.errors import CourseError, matching, pick
 from course_lib.fairness import Report, Spread
-from course_lib.files import Entries, StoredFiles, in_cache, inside, parse_json
 from course_lib.models import build
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from course_lib.files import Entries, StoredFiles
+
 Root = Path | str | None  # a folder of stored models; None is `models_dir()`
-Rows = Sequence[dict[str, Any]]  # the reports of one model, as its record stores them
 K = TypeVar("K", bound=Hashable)
 # Errors in tables: title, kind, attack ("" is any, for standard errors) and budget in 255ths.
 FIGURES = (("standard", "nat", "", 0), ("robust 8/255", "rob", "pgd20", 8),
            ("robust 16/255", "rob", "pgd20", 16), ("AutoAttack 8/255", "rob", "autoattack", 8),
            ("robust 0.01", "rob", "pgd20-fine", 2.55),
            ("robust 10 units", "rob", "pgd20-adult", 2550))
+TITLES = tuple(f"{title} {which}" for title, *_ in FIGURES for which in ("avg", "worst"))
 TRAIN = ("Train it: python -m course_lib train {name} --seed {seed}. The model is then in runs "
          "(--models runs, COURSE_MODELS=runs).")
-TITLES = tuple(f"{title} {which}" for title, *_ in FIGURES for which in ("avg", "worst"))
 
 
 def models_dir() -> Path:
@@ -48,23 +48,24 @@ def models_dir() -> Path:
 
 def model_files(root: Root = None) -> StoredFiles:
     """The folder of stored models."""
+    from course_lib.files import StoredFiles
+
     return StoredFiles(Path(root or models_dir()), "models",
                        "Restore it (git checkout) or run `make models`.")
 
 
 def manifest(root: Root = None) -> Entries:
     """recipe -> seed (as text) -> {"weights": {file, sha256}, "record": {file, sha256}}"""
-    files = model_files(root)
-    path = files.folder / "manifest.json"
+    path = Path(root or models_dir()) / "manifest.json"
     if not path.is_file():
         raise CourseError(f"{path} is not there. Clone the whole repository, set COURSE_MODELS to "
                           "a folder of models, or run `make models`.")
-    entries = files.entries()
+    entries = model_files(root).entries()
     for seed, rows in (pair for seeds in entries.values() for pair in seeds.items()):
         if not (seed.isdecimal() and len(seed) <= 20
                 and all(isinstance(row, dict) for row in rows.values())):
-            raise CourseError(f"{path} is damaged: its seed {seed[:30]!r} names no files. "
-                              f"{files.remake}")
+            raise CourseError(f"{path} is damaged: its seed {seed[:30]!r} names no files. Restore "
+                              "it (git checkout) or run `make models`.")
     return entries
 
 
@@ -77,19 +78,47 @@ def entry(name: str, seed: int, root: Root = None) -> dict[str, Any]:
     return seeds[str(seed)]
 
 
-def verified(row: Mapping[str, Any], root: Root = None) -> bytes:
-    """The bytes of a file that the manifest names, if their sha256 is right."""
-    return model_files(root).read(row)
+@dataclass(frozen=True)
+class StoredModel:
+    """One model of the manifest: the rows of its files, its record, and its reports."""
+
+    name: str
+    seed: int
+    files: dict[str, Any]
+    record: dict[str, Any]
+    data: str  # the data set that it was trained on
+    method: str
+    reports: list[Report]
+
+
+def stored_models(root: Root = None, *patterns: str) -> list[StoredModel]:
+    """All stored models, or those whose names match a pattern such as "exp1" or "exp2/rew*"."""
+    stored = manifest(root)
+    names = sorted(matching(stored, patterns) if patterns else stored)
+    if patterns and not names:
+        pick(stored, patterns[0], "model")  # it says which names there are
+    return [_stored_model(name, int(seed), stored[name][seed], root)
+            for name in names for seed in sorted(stored[name], key=int)]
+
+
+def _stored_model(name: str, seed: int, files: dict[str, Any], root: Root) -> StoredModel:
+    record = model_files(root).read_json(files.get("record", {}))
+    try:
+        recipe = record.get("made_from", {}).get("recipe", {})
+        reports = [Report.from_json(row) for row in record.get("reports", [])]
+        method = recipe.get("method", {}).get("name", "")
+        if any(not r.eps >= 0 for r in reports):
+            raise CourseError("a budget is negative")
+    except (CourseError, AttributeError, TypeError) as e:
+        raise CourseError(f"{name}: its record is damaged ({e}). Restore it or make it "
+                          "again.") from None
+    return StoredModel(name, seed, files, record, str(recipe.get("dataset", "")), str(method),
+                       reports)
 
 
 def load_record(name: str, *, seed: int = 0, root: Root = None) -> dict[str, Any]:
     """Everything stored about one training: recipe, versions, history and reports."""
-    return _record(entry(name, seed, root), root)
-
-
-def _record(files: Mapping[str, Any], root: Root) -> dict[str, Any]:
-    row = files.get("record", {})
-    return parse_json(verified(row, root), Path(str(row["file"])))
+    return model_files(root).read_json(entry(name, seed, root).get("record", {}))
 
 
 def load_model(name: str, *, seed: int = 0, root: Root = None) -> nn.Module:
@@ -98,17 +127,17 @@ def load_model(name: str, *, seed: int = 0, root: Root = None) -> nn.Module:
     >>> load_model("exp1/natural").training
     False
     """
-    files = entry(name, seed, root)
+    files, folder = entry(name, seed, root), model_files(root)
     if "weights" not in files:
         raise CourseError(f"Only the record of {name} (seed {seed}) is stored; its weights are "
                           f"not. {TRAIN.format(name=name, seed=seed)}")
-    made = _record(files, root).get("made_from")
-    classes = made.get("classes") if isinstance(made, dict) else None
-    if not made or not isinstance(classes, list) or not 2 <= len(classes) <= 1000:
-        raise CourseError(f"{name}: its record does not name its 2 to 1000 classes. Restore the "
-                          "record or make it again.")
-    model = build(str(made.get("model")), classes=len(classes))
-    load_weights(model, verified(files["weights"], root), name)
+    try:
+        made = folder.read_json(files.get("record", {}))["made_from"]
+        model = build(made["model"], classes=len(made["classes"]))
+    except (KeyError, TypeError):
+        raise CourseError(f"{name}: its record does not name its network and classes. Restore the "
+                          "record or make it again.") from None
+    load_weights(model, folder.read(files["weights"]), name)
     return model.eval()
 
 
@@ -121,80 +150,66 @@ def load_weights(model: nn.Module, raw: bytes, name: str) -> None:
                           f"{str(e)[:100]}). Restore the file or make it again.") from None
     given, expected = ({k: (v.shape, v.dtype) for k, v in state.items()}
                        for state in (tensors, model.state_dict()))
-    if odd := sorted(k for k in given | expected if given.get(k) != expected.get(k)):
+    odd = [k for k in sorted(given | expected) if given.get(k) != expected.get(k)
+           or not tensors[k].isfinite().all()]
+    if odd:
         raise CourseError(f"{name}: the weights do not fit {type(model).__name__}: "
-                          f"{', '.join(odd[:5])} differ in name, shape or type.")
-    if bad := [k for k, v in tensors.items() if v.is_floating_point() and not v.isfinite().all()]:
-        raise CourseError(f"{name}: {', '.join(bad[:5])} holds NaN or infinity. Restore the file "
-                          "or make it again.")
+                          f"{', '.join(odd[:5])} differ in name, shape or type, or hold NaN or "
+                          "infinity. Restore the file or make it again.")
     model.load_state_dict(tensors)
 
 
-def report_rows(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """A record's reports as they are stored."""
-    rows = record.get("reports", [])
-    try:
-        sound = isinstance(rows, list) and all(r["eps"] >= 0 and sum(r["counts"]) > 0
-                                               and Report.from_json(r) for r in rows)
-    except (CourseError, KeyError, TypeError, IndexError):
-        sound = False
-    if not sound:
-        raise CourseError(f"{name}: its record's reports are damaged. Restore the record or make "
-                          "it again.")
-    return rows
+def load_scores(name: str, *, seed: int = 0, root: Root = None) -> list[dict[str, Any]]:
+    """The unfairness scores in one model's record, or none."""
+    return list(load_record(name, seed=seed, root=root).get("scores", []))
 
 
-def images(row: Mapping[str, Any]) -> int:
-    """The number of images behind a stored report."""
-    return sum(row["counts"])
+def by_images(reports: Sequence[Report], attack: str, eps: float) -> dict[tuple[int, ...], Report]:
+    """The reports of an attack ("" is any) with this budget, by their images per class."""
+    return {r.nat.counts: r for r in reversed(reports)
+            if not attack or (r.attack == attack and abs(r.eps - eps) < 1e-6)}
 
 
-def chosen(rows: Iterable[dict[str, Any]], attack: str, eps: float,
-           per_class: int | None = None) -> dict[str, Any] | None:
-    """The row of this attack ("" is any) and budget on the most images, or on `per_class` images
-    of each class."""
-    mine = [r for r in rows if not attack or (r["attack"] == attack and abs(r["eps"] - eps) < 1e-6)]
-    return max((r for r in mine if per_class is None or {*r["counts"]} == {per_class}),
-               key=images, default=None)
-
-
-def alike(models: Mapping[K, Rows], attack: str, eps: float,
-          size: int | None = None) -> dict[K, dict[str, Any]]:
-    """A row of each model, all on the same images: those that most models share, then the most
+def alike(models: Mapping[K, Sequence[Report]], attack: str, eps: float,
+          size: int | None = None) -> dict[K, Report]:
+    """A report of each model, all on the same images: those that most models share, then the most
     images. With `size`, on exactly so many images."""
-    mine = {k: {tuple(r["counts"]): r for r in reversed(rows) if chosen([r], attack, eps)}
-            for k, rows in models.items()}
-    shared = Counter(c for found in mine.values() for c in found if size in (None, sum(c)))
-    best = max(shared, key=lambda c: (shared[c], sum(c)), default=())
-    return {k: found[best] for k, found in mine.items() if best in found}
-
-
-def load_report(name: str, *, seed: int = 0, attack: str = "pgd20", eps: float = 8 / 255,
-                per_class: int | None = None, root: Root = None) -> Report:
-    """A stored report of one model: on the whole test set, or on its first `per_class` images of
-    each class."""
-    rows = report_rows(load_record(name, seed=seed, root=root), name)
-    if row := chosen(rows, attack, eps, per_class):
-        return Report.from_json(row)
-    on = "" if per_class is None else f" on {per_class} images per class"
-    stored = ", ".join(f"{r['attack']} at {budget(r['eps'])} on {images(r):,} images" for r in rows)
-    raise CourseError(f"No report of {name} under {attack} at {budget(eps)}{on} is stored. There "
-                      f"is: {stored}.")
-
-
-def load_reports(name: str, *, root: Root = None, **words: Any) -> list[Report]:
-    """The reports of every seed of a recipe; the arguments are those of `load_report`."""
-    return [load_report(name, seed=int(seed), root=root, **words)
-            for seed in sorted(pick(manifest(root), name, "model"), key=int)]
+    stored = {k: by_images(reports, attack, eps) for k, reports in models.items()}
+    shared = Counter(n for mine in stored.values() for n in mine if size in (None, sum(n)))
+    best = max(shared, key=lambda n: (shared[n], sum(n)), default=())
+    return {k: mine[best] for k, mine in stored.items() if best in mine}
 
 
 def reports(name: str, attack: str = "pgd20", eps: float = 8 / 255, *, images: int | None = None,
             root: Root = None) -> dict[int, Report]:
     """The stored reports of a recipe by seed, all on the same images (on so many, with `images`);
     empty where there are none."""
-    stored = stored_models(root, name) if name in manifest(root) else []
-    models = {m.seed: m.reports for m in stored if m.name == name}
-    return {s: Report.from_json(row) for s, row in alike(models, attack, eps, images).items()}
+    seeds = manifest(root).get(name, {})
+    models = {int(seed): _stored_model(name, int(seed), seeds[seed], root).reports
+              for seed in sorted(seeds, key=int)}
+    return alike(models, attack, eps, images)
+
+
+def load_reports(name: str, *, attack: str = "pgd20", eps: float = 8 / 255,
+                 root: Root = None) -> list[Report]:
+    """The reports of every seed of a recipe, all on the same images."""
+    return list(reports(name, attack, eps, root=root).values()) or [
+        load_report(name, attack=attack, eps=eps, root=root)]  # which says what is stored
+
+
+def load_report(name: str, *, seed: int = 0, attack: str = "pgd20", eps: float = 8 / 255,
+                per_class: int | None = None, root: Root = None) -> Report:
+    """A stored report of one model: on the whole test set, or on its first `per_class` images of
+    each class."""
+    stored = _stored_model(name, seed, entry(name, seed, root), root).reports
+    mine = by_images(stored, attack, eps)
+    if fits := [n for n in mine if per_class is None or {*n} == {per_class}]:
+        return mine[max(fits, key=sum)]
+    on = "" if per_class is None else f" on {per_class} images per class"
+    listed = ", ".join(f"{r.attack} at {budget(r.eps)} on {sum(r.nat.counts):,} images"
+                       for r in stored)
+    raise CourseError(f"No report of {name} under {attack} at {budget(eps)}{on} is stored. There "
+                      f"is: {listed}.")
 
 
 def missing(*names: str, attack: str = "", root: Root = None) -> bool:
@@ -207,61 +222,21 @@ def missing(*names: str, attack: str = "", root: Root = None) -> bool:
     return bool(lines)
 
 
-def load_scores(name: str, *, seed: int = 0, root: Root = None) -> list[dict[str, Any]]:
-    """The unfairness scores in one model's record, or none."""
-    rows = load_record(name, seed=seed, root=root).get("scores", [])
-    if not isinstance(rows, list) or not all(isinstance(r, dict) and "score" in r for r in rows):
-        raise CourseError(f"{name}: its record's scores are damaged. Restore the record, or make "
-                          f"them again: course_lib score {name}")
-    return rows
-
-
-@dataclass(frozen=True)
-class StoredModel:
-    """One model of the manifest: the rows of its files, and its record."""
-
-    name: str
-    seed: int
-    files: dict[str, Any]
-    record: dict[str, Any]
-
-    @property
-    def reports(self) -> list[dict[str, Any]]:
-        return report_rows(self.record, self.name)
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """The recipe in its record; empty where there is none."""
-        made = self.record.get("made_from")
-        recipe = made.get("recipe") if isinstance(made, dict) else None
-        return recipe if isinstance(recipe, dict) else {}
-
-
-def stored_models(root: Root = None, *patterns: str) -> list[StoredModel]:
-    """All stored models, or those whose names match a pattern such as "exp1" or "exp2/rew*"."""
-    stored = manifest(root)
-    names = sorted(matching(stored, patterns) if patterns else stored)
-    if patterns and not names:
-        pick(stored, patterns[0], "model")  # it says which names there are
-    return [StoredModel(name, int(seed), stored[name][seed], _record(stored[name][seed], root))
-            for name in names for seed in sorted(stored[name], key=int)]
-
-
 def stored_reports(root: Root = None) -> list[dict[str, Any]]:
     """One object per stored report: recipe, seed, attack, eps, classes, counts, nat, rob."""
-    return [{"recipe": m.name, "seed": m.seed, **row} for m in stored_models(root)
-            for row in m.reports]
+    return [{"recipe": m.name, "seed": m.seed, **r.to_json()} for m in stored_models(root)
+            for r in m.reports]
 
 
-def figures(models: Mapping[K, Rows]) -> dict[K, dict[str, float]]:
+def figures(models: Mapping[K, Sequence[Report]]) -> dict[K, dict[str, float]]:
     """The errors of each model by title; those of one title are on the same images."""
-    found: dict[K, dict[str, float]] = {key: {} for key in models}
+    table: dict[K, dict[str, float]] = {key: {} for key in models}
     for title, kind, attack, eps in FIGURES:
-        for key, row in alike(models, attack, eps / 255).items():
-            errors = getattr(Report.from_json(row), kind)
-            found[key] |= {f"{title} avg": errors.mean, f"{title} worst": errors.worst,
-                           f"{title} images": images(row)}
-    return found
+        for key, report in alike(models, attack, eps / 255).items():
+            errors = getattr(report, kind)
+            table[key] |= {f"{title} avg": errors.mean, f"{title} worst": errors.worst,
+                           f"{title} images": sum(errors.counts)}
+    return table
 
 
 def list_models(root: Root = None) -> DataFrame:
@@ -269,31 +244,16 @@ def list_models(root: Root = None) -> DataFrame:
     the size of its weights and where they are."""
     import pandas as pd
 
-    rows = []
+    rows, files = [], model_files(root)
     for m in stored_models(root):
-        method = m.recipe.get("method")
         errors = figures({0: m.reports})[0]
-        rows.append({"recipe": m.name, "seed": m.seed, "data": m.recipe.get("dataset"),
-                     "method": method.get("name") if isinstance(method, dict) else None,
+        rows.append({"recipe": m.name, "seed": m.seed, "data": m.data, "method": m.method,
                      **{t: round(100 * errors[t], 2) for t in TITLES if t in errors},
                      "AutoAttack images": errors.get("AutoAttack 8/255 images"),
-                     **_place(m.files.get("weights"), root)})
-    columns = ["recipe", "seed", "data", "method", *TITLES, "AutoAttack images", "bytes", "where"]
-    return pd.DataFrame(rows, columns=[c for c in columns if any(
-        r.get(c) is not None for r in rows) and not c.startswith("robust 16")])
-
-
-def _place(weights: dict[str, Any] | None, root: Root) -> dict[str, Any]:
-    """How many bytes of these weights are on this machine, and where."""
-    if weights is None:
-        return {"bytes": 0, "where": "report only"}
-    files, sha256 = model_files(root), str(weights.get("sha256"))
-    for path, where in ((inside(files.folder, weights.get("file")), "bundled"),
-                        (inside(in_cache(""), sha256), "cache")):
-        if path is not None and os.path.isfile(path):
-            return {"bytes": path.stat().st_size, "where": where}
-    source = files.release().get(sha256, {})
-    return {"bytes": 0, "where": "to download" if {"url", "drive"} & source.keys() else "to make"}
+                     **files.place(m.files.get("weights"))})
+    titles = [t for t in TITLES if not t.startswith("robust 16")]
+    columns = ["recipe", "seed", "data", "method", *titles, "AutoAttack images", "bytes", "where"]
+    return pd.DataFrame(rows, columns=columns).dropna(axis="columns", how="all")
 
 
 def results(*patterns: str, root: Root = None) -> DataFrame:
@@ -308,33 +268,32 @@ def results(*patterns: str, root: Root = None) -> DataFrame:
     import pandas as pd
 
     rows = []
-    for name, group in groupby(stored_models(root, *patterns), key=lambda m: m.name):
-        models = [m for m in group if m.reports]
-        if not models:  # a trial, which never saw the test set
-            continue
+    examined = [m for m in stored_models(root, *patterns) if m.reports]  # a trial has no report
+    for name, group in groupby(examined, key=lambda m: m.name):
+        first, *_ = models = list(group)
         by_seed = {m.seed: m.reports for m in models}
-        errors = pd.DataFrame(figures(by_seed))
-        row = {"model": name, "data": models[0].recipe.get("dataset"), "seeds": len(models),
-               "classes": len(models[0].reports[0]["classes"]),
-               **{t: Spread.of(errors.loc[t].dropna()) for t in TITLES if t in errors.index}}
+        row = {"model": name, "data": first.data, "classes": len(first.reports[0].classes),
+               "seeds": len(models), **over_seeds(pd.DataFrame(figures(by_seed)))}
         if strong := list(alike(by_seed, "autoattack", 8 / 255).values()):
             mark = " !" if any(map(flagged, by_seed.values())) else ""
-            row["n"] = f"{min(strong[0]['counts'])} × {len(strong)}{mark}"
+            row["n"] = f"{min(strong[0].nat.counts)} × {len(strong)}{mark}"
         rows.append(row)
-    columns = ["model", "data", "classes", "seeds", *TITLES, "n"]
-    return pd.DataFrame(rows, columns=[c for c in columns if any(c in row for row in rows)])
+    table = pd.DataFrame(rows, columns=["model", "data", "classes", "seeds", *TITLES, "n"])
+    return table.dropna(axis="columns", how="all")
 
 
-def flagged(rows: Rows, eps: float = 8 / 255) -> bool:
+def over_seeds(errors: DataFrame, kind: type[Spread] = Spread) -> dict[str, Spread | None]:
+    """The spread of each title's errors, which are in one column per model."""
+    rows = {t: errors.loc[t].dropna() for t in TITLES if t in errors.index}
+    return {t: kind.of(row) if len(row) else None for t, row in rows.items()}
+
+
+def flagged(reports: Sequence[Report], eps: float = 8 / 255) -> bool:
     """Does PGD-20 miss more than 5 points of this model's errors, on average or in the worst class?
     Only reports on the same images are compared."""
-    for row in rows:
-        weak = chosen([r for r in rows if r["counts"] == row["counts"]], "pgd20", eps)
-        if weak is not None and chosen([row], "autoattack", eps):
-            strong, found = Report.from_json(row).rob, Report.from_json(weak).rob
-            if max(strong.mean - found.mean, strong.worst - found.worst) > 0.05 + 1e-9:
-                return True
-    return False
+    strong, weak = (by_images(reports, attack, eps) for attack in ("autoattack", "pgd20"))
+    pairs = [(strong[n].rob, weak[n].rob) for n in strong.keys() & weak.keys()]
+    return any(max(s.mean - w.mean, s.worst - w.worst) > 0.05 + 1e-9 for s, w in pairs)
 
 
 class Difference(Spread):
@@ -359,23 +318,18 @@ def compare(names: Sequence[str], *, root: Root = None) -> DataFrame:
     stored = {name: seeds for name, seeds in manifest(root).items() if seeds}
     for name in names:
         pick(stored, name, "model")
-    models = {(m.name, m.seed): m for m in stored_models(root, *names) if m.name in names}
-    data = {name: m.recipe.get("dataset") for (name, _), m in models.items()}
-    classes = {n: Report.from_json(r).classes for (n, _), m in models.items() for r in m.reports}
-    if max(len(set(filter(None, found.values()))) for found in (data, classes)) > 1:
+    models = [m for m in stored_models(root, *names) if m.name in names]
+    data = {m.name: m.data for m in models}
+    classes = {m.name: r.classes for m in models for r in m.reports}
+    if max(len({*data.values()} - {""}), len({*classes.values()})) > 1:
         listed = ", ".join(f"{n} ({data[n]}, {len(classes.get(n, ()))} classes)" for n in names)
         raise CourseError(f"compare was given models of different data sets or classes: {listed}. "
                           "Give it models with the same.")
-    errors = pd.DataFrame(figures({key: m.reports for key, m in models.items()}))
-    errors = errors.loc[[t for t in TITLES if t in errors.index]]
-    table = {name: _over_seeds(errors[name], Spread) for name in names}
-    table |= {f"{name} - {names[0]}": _over_seeds(errors[name] - errors[names[0]], Difference)
+    errors = pd.DataFrame(figures({(m.name, m.seed): m.reports for m in models}))
+    table = {name: over_seeds(errors[name]) for name in names}
+    table |= {f"{name} - {names[0]}": over_seeds(errors[name] - errors[names[0]], Difference)
               for name in names[1:]}
-    return pd.DataFrame(table, index=errors.index, dtype=object).rename_axis("figure")
-
-
-def _over_seeds(errors: DataFrame, kind: type[Spread]) -> list[Spread | None]:
-    return [kind.of(row.dropna()) if row.notna().any() else None for _, row in errors.iterrows()]
+    return pd.DataFrame(table, dtype=object).rename_axis("figure")
 
 
 def budget(eps: float) -> str:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pandas as pd
 import pytest
@@ -12,9 +13,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from course_lib import files as files_room
 from course_lib.errors import CourseError
-from course_lib.fairness import Spread
+from course_lib.fairness import Report, Spread
 from course_lib.lab.publish import add_reports, drop_weights, publish
 from course_lib.models import build
 from course_lib.zoo import (
@@ -26,6 +26,7 @@ from course_lib.zoo import (
     load_record,
     load_report,
     load_reports,
+    load_scores,
     manifest,
     missing,
     reports,
@@ -71,15 +72,6 @@ def weights(root: Path, seed: int = 0) -> Path:
     return root / NAME / f"seed{seed}.safetensors"
 
 
-def rename_hash(root: Path, kind: str = "weights", seed: int = 0) -> None:
-    """Make the manifest believe a file that was changed: what lies behind the hash must be looked
-    at as well."""
-    content = json.loads((root / "manifest.json").read_text())
-    what = content["models"][NAME][str(seed)][kind]
-    what["sha256"] = hashlib.sha256((root / what["file"]).read_bytes()).hexdigest()
-    (root / "manifest.json").write_text(json.dumps(content))
-
-
 def point(root: Path, kind: str, **what: Any) -> None:
     content = json.loads((root / "manifest.json").read_text())
     content["models"][NAME]["0"][kind].update(what)
@@ -90,16 +82,12 @@ def point(root: Path, kind: str, **what: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 10])
-def test_a_model_comes_back_to_the_bit(root: Path, seed: int) -> None:
-    model = load_model(NAME, seed=seed, root=root)
-    assert same_weights(model, network(seed)) and not model.training
-    assert load_record(NAME, seed=seed, root=root) == record(seed % 9)
-
-
-def test_the_folder_can_be_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert same_weights(load_model(NAME, root=str(root)), network(0))
+def test_a_model_comes_back_to_the_bit(root: Path, seed: int,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_MODELS", str(root))
-    assert same_weights(load_model(NAME), network(0))
+    for model in (load_model(NAME, seed=seed), load_model(NAME, seed=seed, root=str(root))):
+        assert same_weights(model, network(seed)) and not model.training
+    assert load_record(NAME, seed=seed, root=root) == record(seed % 9)
 
 
 def test_reports_come_back(root: Path) -> None:
@@ -136,13 +124,13 @@ def test_reports_by_seed_are_on_the_same_images(root: Path) -> None:
 
 @pytest.mark.parametrize("change", [
     {"eps": -1}, {"eps": float("nan")}, {"eps": "8/255"}, {"eps": 10**400}, {"counts": [0, 0, 0]},
-    {"counts": "123"}, {"counts": [[1], [2], [3]]}, {"nat": [0.5]}, {"classes": 5}, {"rob": None},
+    {"counts": [[1], [2], [3]]}, {"nat": [0.5]}, {"classes": 5}, {"rob": None},
 ])
 def test_a_damaged_report_is_refused(root: Path, change: dict[str, Any]) -> None:
     store(root, NAME, 0, {**report().to_json(), **change})
     for call in (lambda: load_report(NAME, root=root), lambda: list_models(root),
                  lambda: results(root=root), lambda: compare([NAME, "exp9/grid"], root=root)):
-        with pytest.raises(CourseError, match="exp1/natural: its record's reports are damaged"):
+        with pytest.raises(CourseError, match="exp1/natural: its record is damaged"):
             call()
 
 
@@ -188,12 +176,6 @@ def test_list_models(root: Path) -> None:
     assert not [c for c in list_models(root) if "AutoAttack" in c]
 
 
-def test_a_damaged_record_is_named_in_the_list(root: Path) -> None:
-    change(root / NAME / "seed1.json", flipped(30))
-    with pytest.raises(CourseError, match="seed1.json is damaged"):
-        list_models(root)
-
-
 def test_one_object_per_stored_report(root: Path) -> None:
     found = json.loads(json.dumps(stored_reports(root)))
     assert [(r["recipe"], r["seed"], r["attack"], round(255 * r["eps"])) for r in found] == [
@@ -234,11 +216,12 @@ def test_results_are_means_over_seeds(root: Path) -> None:
 def test_pgd_that_misses_too_much_is_flagged() -> None:
     """PGD-20 finds 19 of 40 wrong, the worst class 8 of 10: AutoAttack may find two more (5 points)
     on average, and no more."""
-    weak = report(rob=(4, 8, 7)).to_json()
-    assert not flagged([weak]) and not flagged([weak, strong((4, 8, 9))])
-    assert flagged([weak, strong((4, 8, 10))])
-    assert flagged([weak, strong((4, 9, 7))])  # ten points in the worst class
-    assert not flagged([weak, strong((8, 18, 18), (20, 20, 40))])  # other images
+    def missed(*row: Any) -> bool:
+        return flagged([report(rob=(4, 8, 7)), Report.from_json(strong(*row))])
+
+    assert not flagged([report()]) and not missed((4, 8, 9)) and missed((4, 8, 10))
+    assert missed((4, 9, 7))  # ten points in the worst class
+    assert not missed((8, 18, 18), (20, 20, 40))  # other images
 
 
 def test_compare(root: Path) -> None:
@@ -290,8 +273,8 @@ def test_weights_go_and_the_record_stays(root: Path) -> None:
         drop_weights(NAME, 1, root)
         assert load_record(NAME, seed=1, root=root) == record(1)
         assert same_weights(load_model(NAME, seed=0, root=root), network(0))
-        assert sorted(f.name for f in (root / NAME).glob("*.safetensors")) == ["seed0.safetensors",
-            "seed10.safetensors"]
+        assert weights(root, 10).exists() and weights(root).exists()
+        assert not weights(root, 1).exists()
     with pytest.raises(CourseError, match=rf"Only the record of {NAME} \(seed 1\) is stored; its "
                                           f"weights are not. Train it: .* train {NAME} --seed 1"):
         load_model(NAME, seed=1, root=root)
@@ -335,133 +318,101 @@ def test_reports_join_a_record(root: Path) -> None:
 
 # ------------------------------------------------------------------------------------------- damage
 
+WEIGHTS, RECORD, MANIFEST = f"{NAME}/seed0.safetensors", f"{NAME}/seed0.json", "manifest.json"
+CHANGED = "is damaged: its sha256"
+Edit = Callable[[bytes], bytes]
 
-def change(path: Path, how: Callable[[bytes], bytes]) -> None:
-    path.write_bytes(how(path.read_bytes()))
+
+def change(path: Path, edit: Edit) -> None:
+    path.write_bytes(edit(path.read_bytes()))
 
 
-def flipped(at: int) -> Callable[[bytes], bytes]:
+def flipped(at: int) -> Edit:
     return lambda raw: raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "truncated": (lambda r: change(weights(r), lambda raw: raw[:1000]), "is damaged: its sha256"),
-    "empty": (lambda r: change(weights(r), lambda raw: b""), "is damaged: its sha256"),
-    "longer": (lambda r: change(weights(r), lambda raw: raw + b"\0"), "is damaged: its sha256"),
-    "a bit in a weight": (lambda r: change(weights(r), flipped(50_001)), "is damaged: its sha256"),
-    "a bit in the header": (lambda r: change(weights(r), flipped(20)), "is damaged: its sha256"),
-    "a page of HTML": (lambda r: change(weights(r), lambda raw: b"<html>quota exceeded</html>"),
-                       "is damaged: its sha256"),
-    "gone": (lambda r: weights(r).unlink(), "missing.*git checkout.*make models"),
-    "a folder": (lambda r: (weights(r).unlink(), weights(r).mkdir()), "missing"),
-    "another model's": (lambda r: shutil.copy(weights(r, 1), weights(r)), "is damaged: its sha256"),
-    "the record": (lambda r: change(r / NAME / "seed0.json", flipped(30)), "seed0.json is damaged"),
-    "no record": (lambda r: (r / NAME / "seed0.json").unlink(), "seed0.json is missing"),
-    "the manifest cut": (lambda r: change(r / "manifest.json", lambda raw: raw[:-30]),
-                         "manifest.json is damaged.*Restore it"),
-    "the manifest empty": (lambda r: change(r / "manifest.json", lambda raw: b""),
-                           "manifest.json is damaged"),
-    "the manifest no text": (lambda r: change(r / "manifest.json", lambda raw: b"\xff\xfe\0"),
-                             "manifest.json is damaged"),
-    "the manifest deep": (lambda r: change(r / "manifest.json", lambda raw: b"[" * 200_000),
-                          "manifest.json is damaged"),
-    "the manifest a list": (lambda r: change(r / "manifest.json", lambda raw: b"[]"),
-                            "holds a list"),
-    "the manifest of the future": (
-        lambda r: change(r / "manifest.json",
-                         lambda raw: raw.replace(b'"format": 1', b'"format": 2')),
-        "has format 2; this library reads 1",
-    ),
-    "no manifest": (lambda r: (r / "manifest.json").unlink(),
-                    "is not there. Clone the whole repository"),
-}
+@pytest.mark.parametrize(("file", "edit", "say"), [
+    (WEIGHTS, lambda raw: raw[:1000], CHANGED), (WEIGHTS, lambda raw: b"", CHANGED),
+    (WEIGHTS, lambda raw: raw + b"\0", CHANGED), (WEIGHTS, lambda raw: b"<html>", CHANGED),
+    (WEIGHTS, flipped(50_001), CHANGED), (WEIGHTS, flipped(20), CHANGED),
+    (WEIGHTS, lambda raw: safetensors.torch.save(network(1).state_dict()), CHANGED),
+    (RECORD, flipped(30), "seed0.json is damaged"),
+    (MANIFEST, lambda raw: raw[:-30], "manifest.json is damaged.*Restore it"),
+    (MANIFEST, lambda raw: b"", "manifest.json is damaged"),
+    (MANIFEST, lambda raw: b"\xff\xfe\0", "manifest.json is damaged"),
+    (MANIFEST, lambda raw: b"[" * 200_000, "manifest.json is damaged"),
+    (MANIFEST, lambda raw: b"[]", "holds a list"),
+    (MANIFEST, lambda raw: raw.replace(b'"format": 1', b'"format": 2'), "has format 2; this"),
+])
+def test_damage_is_noticed(root: Path, file: str, edit: Edit, say: str) -> None:
+    change(root / file, edit)
+    calls = [lambda: load_model(NAME, root=root), lambda: load_scores(NAME, root=root),
+             lambda: list_models(root)]
+    for call in calls[:1] if file == WEIGHTS else calls:  # the weights alone are needed here only
+        with pytest.raises(CourseError, match=say):
+            call()
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_noticed(root: Path, kind: str) -> None:
-    damage, say = DAMAGE[kind]
-    damage(root)
+@pytest.mark.parametrize(("file", "say"), [
+    (WEIGHTS, "missing.*git checkout.*make models"), (RECORD, "seed0.json is missing"),
+    (MANIFEST, "is not there. Clone the whole repository"),
+])
+def test_what_is_gone_is_named(root: Path, file: str, say: str) -> None:
+    (root / file).unlink()
+    for again in (lambda: (root / file).mkdir(), lambda: None):  # nor is a folder a file
+        with pytest.raises(CourseError, match=say):
+            load_model(NAME, root=root)
+        again()
+
+
+def saved(**tensors: torch.Tensor) -> bytes:
+    """The weights with some tensors changed; an empty one is left out."""
+    state = {**network(0).state_dict(), **{k.replace("_", "."): v for k, v in tensors.items()}}
+    return safetensors.torch.save({k: v for k, v in state.items() if v.numel()})
+
+
+@pytest.mark.parametrize(("file", "edit", "say"), [
+    (WEIGHTS, lambda raw: saved(fc2_bias=torch.tensor([0, torch.nan, 0])), "fc2.bias .* hold NaN"),
+    (WEIGHTS, lambda raw: saved(conv1_bias=torch.full((6,), torch.inf)), "conv1.bias .* infinity"),
+    (WEIGHTS, lambda raw: saved(fc2_bias=torch.zeros(4)), "do not fit LeNet5: fc2.bias"),
+    (WEIGHTS, lambda raw: saved(fc2_bias=torch.zeros(3).double()), "do not fit LeNet5: fc2.bias"),
+    (WEIGHTS, lambda raw: saved(fc1_weight=torch.zeros(0)), "do not fit LeNet5: fc1.weight"),
+    (WEIGHTS, lambda raw: saved(other=torch.zeros(1)), "do not fit LeNet5: other"),
+    (WEIGHTS, lambda raw: b"PK\3\4" + bytes(100), "the weights cannot be read"),
+    (WEIGHTS, lambda raw: b"\xff" * 7 + b"\0" + bytes(100), "the weights cannot be read"),
+    (RECORD, lambda raw: raw.replace(b"lenet5", b"lenet6"), "Unknown model 'lenet6'"),
+    (RECORD, lambda raw: raw.replace(b'"dog",', b'"dog","cow",', 1), "do not fit LeNet5: fc2"),
+    (RECORD, lambda raw: raw.replace(b"made_from", b"made_of"), "does not name its network"),
+])
+def test_what_is_behind_a_good_hash_is_checked_too(root: Path, file: str, edit: Edit,
+                                                   say: str) -> None:
+    change(root / file, edit)
+    point(root, "record" if file == RECORD else "weights",
+          sha256=hashlib.sha256((root / file).read_bytes()).hexdigest())
     with pytest.raises(CourseError, match=say):
         load_model(NAME, root=root)
 
 
-def tampered(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
-    def tamper(root: Path) -> None:
-        tensors = dict(network(0).state_dict())
-        change(tensors)
-        weights(root).write_bytes(safetensors.torch.save(tensors))
-        rename_hash(root)
-
-    return tamper
-
-
-TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "NaN": (tampered(lambda t: t.update({"fc2.bias": torch.tensor([0, torch.nan, 0])})),
-            "fc2.bias holds NaN or infinity"),
-    "infinity": (tampered(lambda t: t["conv1.weight"].__setitem__((0, 0, 0, 0), torch.inf)),
-                 "conv1.weight holds NaN or infinity"),
-    "a wrong shape": (tampered(lambda t: t.update({"fc2.bias": torch.zeros(4)})),
-                      "do not fit LeNet5: fc2.bias"),
-    "a wrong type": (tampered(lambda t: t.update({"fc2.bias":
-                                                  torch.zeros(3, dtype=torch.float64)})),
-                     "do not fit LeNet5: fc2.bias"),
-    "a missing tensor": (tampered(lambda t: t.pop("fc1.weight")), "do not fit LeNet5: fc1.weight"),
-    "a tensor too many": (tampered(lambda t: t.update({"../../etc/passwd": torch.zeros(1)})),
-                          "do not fit LeNet5: ../../etc/passwd"),
-    "no safetensors": (lambda r: (weights(r).write_bytes(b"PK\3\4" + bytes(100)), rename_hash(r)),
-                       "the weights cannot be read"),
-    "a header that claims too much": (
-        lambda r: (weights(r).write_bytes(b"\xff" * 7 + b"\0" + bytes(100)), rename_hash(r)),
-        "the weights cannot be read",
-    ),
-    "another architecture": (
-        lambda r: (change(r / NAME / "seed0.json", lambda raw: raw.replace(b"lenet5", b"lenet6")),
-                   rename_hash(r, "record")),
-        "Unknown model 'lenet6'",
-    ),
-    "another number of classes": (
-        lambda r: (change(r / NAME / "seed0.json",
-                          lambda raw: raw.replace(b'"dog",', b'"dog","cow",', 1)),
-                   rename_hash(r, "record")),
-        "do not fit LeNet5: fc2",
-    ),
-    "a path out of the folder": (lambda r: point(r, "weights", file="../../../etc/passwd"),
-                                 "must be a file inside"),
-    "an absolute path": (lambda r: point(r, "weights", file="/etc/passwd"),
-                         "must be a file inside"),
-    "a path with a zero": (lambda r: point(r, "weights", file="a\0b"),
-                           "must be a file inside|missing"),
-    "a path that is none": (lambda r: point(r, "weights", file=None), "must be a file inside"),
-    "a hash that is none": (lambda r: point(r, "record", sha256=5), "with sha256 5"),
-    "a link out of the folder": (lambda r: (weights(r).unlink(), weights(r).symlink_to(os.devnull)),
-                                 "must be a file inside"),
-}
-
-
-@pytest.mark.parametrize("kind", TAMPERED)
-def test_what_lies_behind_a_good_hash_is_checked_too(root: Path, kind: str) -> None:
-    tamper, say = TAMPERED[kind]
-    tamper(root)
+@pytest.mark.parametrize(("kind", "row", "say"), [
+    *[("weights", {"file": file}, "must be a file inside")
+      for file in ("../../../etc/passwd", "/etc/passwd", "a\0b", None, "link")],
+    ("record", {"sha256": 5}, "with sha256 5"),
+])
+def test_the_manifest_names_files_inside_with_their_hash(root: Path, kind: str,
+                                                         row: dict[str, Any], say: str) -> None:
+    (root / "link").symlink_to(os.devnull)
+    point(root, kind, **row)
     with pytest.raises(CourseError, match=say):
         load_model(NAME, root=root)
 
 
-@pytest.mark.parametrize(
-    "models",
-    [
-        {NAME: 5},
-        {NAME: []},
-        {NAME: {"0": 5}},
-        {NAME: {"0": {"record": 5, "weights": 5}}},
-        {NAME: {"0": {"record": {}}}},
-        {NAME: {"zero": {}}},
-        [],
-    ],
-)
+@pytest.mark.parametrize("models", [
+    {NAME: 5}, {NAME: []}, {NAME: {"0": 5}}, {NAME: {"0": {"record": 5, "weights": 5}}},
+    {NAME: {"0": {"record": {}}}}, {NAME: {"zero": {}}}, [],
+])
 def test_a_manifest_of_another_shape(root: Path, models: Any) -> None:
     (root / "manifest.json").write_text(json.dumps({"format": 1, "models": models}))
-    for call in (load_model, load_reports, lambda name, root: list_models(root)
-                 and load_model(name, root=root)):
+    for call in (load_model, load_reports, lambda name, root: list_models(root)):
         with pytest.raises(CourseError):
             call(NAME, root=root)
 
@@ -472,8 +423,8 @@ def test_no_single_bit_of_the_manifest_passes_unnoticed(root: Path) -> None:
     end = raw.index(b'"1"')  # the part that is about seed 0
     noticed = 0
     for i in range(0, end, 3):
-        (root / "manifest.json").write_bytes(raw[:i] + bytes([raw[i] ^ (1 << i % 8)]) + raw[i
-            + 1 :])
+        bent = bytes([raw[i] ^ (1 << i % 8)])
+        (root / "manifest.json").write_bytes(raw[:i] + bent + raw[i + 1 :])
         try:
             list_models(root)
             model = load_model(NAME, root=root)
@@ -484,15 +435,12 @@ def test_no_single_bit_of_the_manifest_passes_unnoticed(root: Path) -> None:
     assert noticed > 0.6 * end / 3
 
 
-@pytest.mark.parametrize(
-    ("words", "say"),
-    [
-        ({"name": "exp1/naturel"}, "Unknown model 'exp1/naturel'.*Did you mean 'exp1/natural'"),
-        ({"name": NAME, "seed": 7}, "stored for seeds 0, 1, 10, not for 7. Train it"),
-        ({"name": NAME, "seed": "0/../1"}, "not for"),
-        ({"name": "exp9/grid"}, "must be a file inside|weights"),
-    ],
-)
+@pytest.mark.parametrize(("words", "say"), [
+    ({"name": "exp1/naturel"}, "Unknown model 'exp1/naturel'.*Did you mean 'exp1/natural'"),
+    ({"name": NAME, "seed": 7}, "stored for seeds 0, 1, 10, not for 7. Train it"),
+    ({"name": NAME, "seed": "0/../1"}, "not for"),
+    ({"name": "exp9/grid"}, "Only the record of exp9/grid"),
+])
 def test_what_is_not_stored(root: Path, words: dict[str, Any], say: str) -> None:
     with pytest.raises(CourseError, match=say):
         load_model(root=root, **words)
@@ -520,16 +468,11 @@ def test_no_write_permission(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_all_or_nothing(root: Path, failing: int, first: bool, call: str,
                                            monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever of the three files cannot be written: all old files stay, without a scrap."""
-    seed, before, count, real = (5 if first else 0), files(root), iter(range(1, 100)), getattr(os,
-        call)
-
-    def full(*args: Any) -> None:
-        if next(count) == failing:
-            raise OSError(28, "No space left on device")
-        real(*args)
-
-    monkeypatch.setattr(files_room.os, call, full)
+    before, real = files(root), getattr(os, call)
+    full = OSError(28, "No space left on device")
+    answers = Mock(side_effect=[*[DEFAULT] * (failing - 1), full], wraps=real)
+    monkeypatch.setattr(os, call, answers)
     with pytest.raises(CourseError, match="No space left on device"):
-        publish(NAME, seed, network(7), record(3), root)
+        publish(NAME, 5 if first else 0, network(7), record(3), root)
     monkeypatch.undo()
     assert files(root) == before and same_weights(load_model(NAME, root=root), network(0))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.errors import CourseError
-from course_lib.fairness import Spread
+from course_lib.fairness import Report, Spread
 from course_lib.zoo import (
     TITLES,
     budget,
@@ -18,7 +18,6 @@ from course_lib.zoo import (
     markdown,
     model_files,
     models_dir,
-    report_rows,
     stored_models,
 )
 from tools.common import write
@@ -161,7 +160,8 @@ def told(what: Any) -> str:
 
 def reports(name: str, records: Mapping[int, dict[str, Any]]) -> str:
     """Mean, standard deviation and interval over seeds of every figure."""
-    found = {seed: figures({0: report_rows(r, name)})[0] for seed, r in records.items()}
+    stored = {seed: [*map(Report.from_json, r.get("reports", []))] for seed, r in records.items()}
+    found = {seed: figures({0: reports})[0] for seed, reports in stored.items()}
     lines = [["error", "mean", "standard deviation", "95 % interval", "seeds", "examples"]]
     for title in TITLES:
         if values := {s: f[title] for s, f in found.items() if title in f}:

@@ -34,7 +34,7 @@ from course_lib.files import cache_dir, inside
 from course_lib.lab.publish import publish
 from course_lib.machine import keep_memory, one_thread
 from course_lib.recipes import run, stored_name
-from course_lib.zoo import budget, entry, images, load_model, load_record, models_dir, stored_models
+from course_lib.zoo import budget, entry, load_model, load_record, models_dir, stored_models
 
 ROUNDING, POINTS = 2, 0.003  # images of a class; share of errors
 EMBEDDED = {"cifar10": 2000}  # how many of the test images; of the other data sets all of them
@@ -53,11 +53,11 @@ def tasks(patterns: Iterable[str] = (), root: Path | None = None,
         path = inside(root, model.files.get("weights", {}).get("file"))
         if path is None or not os.path.isfile(path) or not model.name.startswith(wanted or ""):
             continue
-        data = model.recipe["dataset"]
+        data = model.data
         most = len(images_here(data)) if fetched or data not in EMBEDDED else EMBEDDED[data]
-        found += [(model.name, model.seed, row, data) for row in model.reports
+        found += [(model.name, model.seed, row, data) for row in model.record["reports"]
                   if row["attack"] in NAMED and row["attack"] != "autoattack"
-                  and images(row) <= most]
+                  and sum(row["counts"]) <= most]
     return found
 
 

@@ -23,6 +23,7 @@ from course_lib.data import EMBEDDED, Split, load
 from course_lib.datasets.sources import contents
 from course_lib.errors import CourseError
 from course_lib.explorer.curves import Curve, load_curve
+from course_lib.fairness import Report
 from course_lib.files import parse_json
 from course_lib.models import MODELS, build
 from course_lib.zoo import (
@@ -32,7 +33,6 @@ from course_lib.zoo import (
     load_record,
     manifest,
     models_dir,
-    report_rows,
 )
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _row(source: Source) -> dict[str, Any]:
         made = source.record.get("made_from", {})
         row = {"method": made.get("recipe", {}).get("method", {}).get("name", ""),
                "images": made.get("training_examples"), "epochs": made.get("epochs"),
-               **figures({0: report_rows(source.record, source.label)})[0]}
+               **figures({0: [*map(Report.from_json, source.record.get("reports", []))]})[0]}
     except CourseError as error:
         row = {"method": f"cannot be read: {error}"}
     return {"model": source.label, **{k: v for k, v in row.items() if v is not None}}

@@ -31,7 +31,6 @@ from course_lib.explorer.sources import Source, from_folder, images_of, stored
 from course_lib.fairness import Report
 from course_lib.scores import cau, success
 from course_lib.zoo import budget
-from course_lib.zoo import images as count
 
 STORED = "stored"  # PGD-20 on every test image, whose predictions are stored beside the models
 SLOW = PGD(step_size=0.4 / 255, steps=100, start="clean")  # small steps, to count them
@@ -417,8 +416,8 @@ def scores_in(record: Mapping[str, Any]) -> dict[str, Score]:
     """Every score of a record: CAU and CRU_s from its reports on the most images, the others as
     they are stored."""
     reports, scores = record.get("reports", []), dict[str, Score]()
-    most = max(map(count, reports), default=0)
-    for report in (Report.from_json(r) for r in reports if count(r) == most):
+    most = max((sum(r["counts"]) for r in reports), default=0)
+    for report in (Report.from_json(r) for r in reports if sum(r["counts"]) == most):
         right, hit = 1 - report.nat.by_class, success(report)
         scores.setdefault("CAU", Score("accuracy", "accuracy of each class", report.classes,
                                        tuple(right), (cau(report),)))

@@ -21,7 +21,7 @@ from course_lib.datasets.sources import contents
 from course_lib.errors import CourseError
 from course_lib.files import in_cache, inside
 from course_lib.machine import keep_memory
-from course_lib.zoo import manifest, model_files, models_dir, verified
+from course_lib.zoo import manifest, model_files, models_dir
 
 PYTHON = (3, 11)
 # bytes free: less than the first is a warning, less than the second is bad
@@ -124,7 +124,7 @@ def _hashed(what: str, named: Sequence[dict[str, Any]], root: Path, do: str,
     bad = []
     for file in (f for f in named if f not in skip):
         try:
-            verified(file, root)
+            model_files(root).read(file)
         except CourseError:
             bad.append(str(file.get("file")))
     if not bad:

@@ -18,11 +18,12 @@ from course_lib.data import Split, load
 from course_lib.errors import CourseError, matching, pick, whole
 from course_lib.evaluation import evaluate, named, reaches, tally, verdicts
 from course_lib.experiments import RECIPES
+from course_lib.fairness import Report
 from course_lib.lab.jobs import piece, run_all
 from course_lib.lab.publish import add_reports
 from course_lib.machine import device
 from course_lib.recipes import TRANSFORMS
-from course_lib.zoo import budget, chosen, load_model, load_record, manifest, report_rows
+from course_lib.zoo import budget, by_images, load_model, load_record, manifest
 
 BATCH = 500  # images, unless the attack has a batch size of its own
 
@@ -94,9 +95,10 @@ class Case:
     def stored(self) -> dict[str, Any] | None:
         """Its report as it is stored, or None."""
         record = load_record(self.name, seed=self.seed, root=self.models)
-        counts = torch.bincount(self.split.y).tolist()
-        rows = [r for r in report_rows(record, self.name) if r.get("counts") == counts]
-        return chosen(rows, self.attack, self.examiner.eps)
+        stored = by_images([*map(Report.from_json, record.get("reports", []))], self.attack,
+                           self.examiner.eps)
+        report = stored.get(tuple(torch.bincount(self.split.y).tolist()))
+        return None if report is None else report.to_json()
 
     def publish(self, results: Tensor) -> None:
         """Put the report, which the verdicts on all images give, into the record."""

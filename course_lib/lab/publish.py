@@ -13,13 +13,13 @@ from torch import nn
 from course_lib.errors import CourseError, pick
 from course_lib.fairness import Report
 from course_lib.files import Entries, StoredFiles, inside, json_bytes, parse_json, sha256_of
-from course_lib.zoo import Root, images, model_files, report_rows
+from course_lib.zoo import Root, model_files
 
 SCORE_KEYS = ("score", "attack", "eps", "estimator", "group")  # scores with the same are replaced
+Row = Mapping[str, Any]
 
 
-def publish(name: str, seed: int, model: nn.Module | None, record: Mapping[str, Any],
-            root: Root = None) -> None:
+def publish(name: str, seed: int, model: nn.Module | None, record: Row, root: Root = None) -> None:
     """Store a record, and weights if a model is given, under a recipe's name and seed."""
     if not 0 <= seed < 10**20:
         raise CourseError(f"The seed {seed} cannot be stored; it must be 0 to 20 digits long.")
@@ -66,40 +66,26 @@ def add_reports(name: str, seed: int, reports: Sequence[Report], weights: str,
                 root: Root = None) -> None:
     """Put reports of the model with these weights (sha256) into its record, those on the most
     images first. They replace reports of the same attack, budget and images."""
-    new = [json.loads(json.dumps(report.to_json())) for report in reports]
-
-    def same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-        return bool(a["attack"] == b["attack"] and abs(a["eps"] - b["eps"]) < 1e-6
-                    and a["counts"] == b["counts"])
-
-    def change(record: dict[str, Any]) -> None:
-        old = [r for r in report_rows(record, name) if not any(same(r, n) for n in new)]
-        record["reports"] = sorted([*old, *new], key=images, reverse=True)
-
-    _amend(name, seed, weights, root, change)
+    _amend(name, seed, weights, root, "reports", [report.to_json() for report in reports],
+           same=lambda row: (row["attack"], round(255 * row["eps"], 3), row["counts"]),
+           order=lambda row: -sum(row["counts"]))
 
 
-def add_scores(name: str, seed: int, scores: Sequence[Mapping[str, Any]], weights: str,
+def add_scores(name: str, seed: int, scores: Sequence[Row], weights: str,
                root: Root = None) -> None:
     """Put unfairness scores of the model with these weights (sha256) into its record."""
-    new = [json.loads(json.dumps(row)) for row in scores]
 
-    def kind(row: Mapping[str, Any]) -> list[str]:
+    def kind(row: Row) -> list[str]:
         return [str(row.get(key)) for key in SCORE_KEYS]
 
-    def change(record: dict[str, Any]) -> None:
-        replaced = [kind(row) for row in new]
-        old = [row for row in record.get("scores", []) if kind(row) not in replaced]
-        history = {key: record.pop(key) for key in ("history",) if key in record}  # it comes last
-        record |= {"scores": sorted([*old, *new], key=kind), **history}
-
-    _amend(name, seed, weights, root, change)
+    _amend(name, seed, weights, root, "scores", scores, same=kind, order=kind)
 
 
-def _amend(name: str, seed: int, weights: str, root: Root,
-           change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the record of a model, unless its weights are no longer these."""
-    stored = model_files(root)
+def _amend(name: str, seed: int, weights: str, root: Root, key: str, rows: Sequence[Row],
+           same: Callable[[Row], Any], order: Callable[[Row], Any]) -> None:
+    """Put rows into the record of a model in place of the same ones, unless its weights are no
+    longer these."""
+    stored, new = model_files(root), json.loads(json.dumps(rows))
 
     def edit(entries: Entries) -> dict[str, bytes]:
         files = entries.get(name, {}).get(str(seed), {})
@@ -108,7 +94,10 @@ def _amend(name: str, seed: int, weights: str, root: Root,
                               "Examine it again.")
         file = str(files["record"]["file"])
         record = parse_json(stored.read(files["record"]), Path(file))
-        change(record)
+        replaced = [same(row) for row in new]
+        old = [row for row in record.get(key, []) if same(row) not in replaced]
+        history = {k: record.pop(k) for k in ("history",) if k in record}  # it comes last
+        record |= {key: sorted([*old, *new], key=order), **history}
         files["record"] = {**files["record"], "sha256": sha256_of(json_bytes(record))}
         return {file: json_bytes(record)}
 
