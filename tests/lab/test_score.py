@@ -24,7 +24,6 @@ from course_lib.lab import examine as examination
 from course_lib.lab import score as room
 from course_lib.lab.publish import add_scores, publish
 from course_lib.lab.score import (
-    ESTIMATORS,
     PLANS,
     Plan,
     Search,
@@ -42,7 +41,8 @@ from course_lib.zoo import entry, load_model, load_record, load_report, load_sco
 from tests.helpers import network_of, tiny_dataset, with_tiny_recipes
 
 NAME = "tiny/first"
-SEARCHES = {k: Search(k, PGD(steps=2), 0.02, 0.1, 0.01, batch=5) for k in ESTIMATORS}
+KINDS = ("bisection", "increments")
+SEARCHES = tuple(Search(kind, PGD(steps=2), 0.02, 0.1, 0.01, batch=5) for kind in KINDS)
 
 
 @pytest.fixture
@@ -80,14 +80,14 @@ def test_every_score_joins_the_record_and_the_weights_stay(models: Path) -> None
         assert [r["value"] for r in by_kind(rows, "CAU", seed)] == [cau(report)]
         first, _ = by_kind(rows, "CRU_s", seed)
         assert (first["attack"], first["value"]) == ("pgd10", cru_s(report))
-        assert [r["estimator"] for r in by_kind(rows, "CRU_eps", seed)] == list(ESTIMATORS)
+        assert [r["estimator"] for r in by_kind(rows, "CRU_eps", seed)] == list(KINDS)
         assert not by_kind(rows, "EOU", seed)
     assert json.loads(json.dumps(rows)) == rows
 
 
 def test_least_budgets_are_those_of_the_library(models: Path,
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    searches = {k: dataclasses.replace(s, batch=50) for k, s in SEARCHES.items()}
+    searches = tuple(dataclasses.replace(s, batch=50) for s in SEARCHES)
     monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255),), searches))
     row, _ = by_kind(call(models, seeds=1), "CRU_eps")
     test = tiny_dataset().test
@@ -95,7 +95,7 @@ def test_least_budgets_are_those_of_the_library(models: Path,
                       first=0.02, cap=0.1, tolerance=0.01)
     assert row["by_class"] == found.by_class(test.y, 3).tolist()
     assert row["value"] == cru_eps(found, test.y, 3) and row["steps"] == found.steps
-    assert row["counts"] == [4, 4, 4] and row["told"] == repr(plan_of(NAME).searches["bisection"])
+    assert row["counts"] == [4, 4, 4] and row["told"] == repr(searches[0])
     assert row["censored"] == [float(found.censored[test.y == c].float().mean()) for c in range(3)]
     few = by_kind(call(models, seeds=1, per_class=2), "CRU_eps")[0]
     assert few["counts"] == [2, 2, 2] and few["steps"] < row["steps"]
@@ -142,7 +142,7 @@ def test_what_is_undefined_is_told_and_never_a_zero() -> None:
     assert row["value"] == 0.5 and row["value_correct_only"] is None
     assert "No image of cat is right when clean" in row["why_correct_only"]
     wrong = torch.tensor([[0.0, 0, 1, 1], [0, 0, 0.1, 0.2], [0, 0, 0, 0], [5, 5, 5, 5]])
-    least = least_row(wrong, SEARCHES["bisection"], ("cat", "dog"))
+    least = least_row(wrong, SEARCHES[0], ("cat", "dog"))
     assert least["value"] == pytest.approx(0.15) and least["steps"] == 20
     assert least["value_right_only"] is None and "Class 0 holds no ex" in least["why_right_only"]
 
@@ -258,7 +258,7 @@ def test_stored_scores_are_those_of_the_stored_reports() -> None:
             b: {"score": "CRU_s", "attack": b[0], "eps": b[1], **cru_s_row(reports[b])}
             for b in plan.budgets}, name
         assert {r["estimator"]: r["told"] for r in kinds["CRU_eps"]} == {
-            k: repr(s) for k, s in plan.searches.items()}, name
+            s.estimator: repr(s) for s in plan.searches}, name
         assert {r["group"] for r in kinds.get("EOU", [])} == set(plan.groups), name
 
 
