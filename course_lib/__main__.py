@@ -121,39 +121,30 @@ def shown(command: str, rows: Any, options: dict[str, Any], as_markdown: bool) -
             from course_lib.evaluation import named, reaches
             from course_lib.zoo import budget
 
-            attack, errors = named(rows["attack"], rows["eps"]), ("classes", "nat", "rob")
+            weak = reaches(named(rows["attack"], rows["eps"]))
+            errors = zip(rows["classes"], rows["nat"], rows["rob"], strict=True)
             return "\n".join([
                 f"errors on {sum(rows['counts']):,} test images; {rows['attack']} with a budget of "
-                f"{budget(attack.eps)}{reaches(attack)}", *(
-                    f"{name:14} standard {nat:6.1%}   robust {rob:6.1%}"
-                    for name, nat, rob in zip(*map(rows.get, errors), strict=True))])
-        case "sweep":
-            return f"{len(rows)} models are stored"
-        case "examine":
-            return f"{len(rows)} reports are stored; python -m course_lib results shows them"
-        case "score":
-            models = {(r["recipe"], r["seed"]) for r in rows}
-            return f"{len(rows)} scores of {len(models)} models are in their records"
+                f"{budget(rows['eps'])}{weak}",
+                *(f"{c:14} standard {n:6.1%}   robust {r:6.1%}" for c, n, r in errors)])
+        case "sweep" | "examine" | "score":
+            kind = {"sweep": "models", "examine": "reports", "score": "scores"}[command]
+            return f"{len(rows)} {kind} are stored"
         case "luf":
             return "\n".join(f"{r['recipe']:28} {r['design']:9} LUF {r['luf']:.4f}  LUF_t "
                              f"{r['luf_t']:.3f}  LUF_l {r['luf_l']:.1f}" for r in rows)
         case "results":
-            from course_lib.zoo import results
+            from course_lib.zoo import markdown, results
 
-            return tables(results(root=options["root"]), as_markdown)
+            tables = [table.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
+                      for _, table in results(root=options["root"]).groupby(
+                          ["data", "classes"], sort=False, dropna=False)]
+            return "\n\n".join(markdown([t.columns, *t.values], "model", "seeds") if as_markdown
+                               else t.set_index("model").rename_axis(None).to_string()
+                               for t in tables)
     from course_lib.lab.doctor import text
 
     return text(rows)
-
-
-def tables(results: Any, as_markdown: bool) -> str:
-    """A table of means and spreads for each data set."""
-    from course_lib.zoo import markdown
-
-    frames = [frame.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
-              for _, frame in results.groupby(["data", "classes"], sort=False, dropna=False)]
-    return "\n\n".join(markdown([f.columns, *f.values], "model", "seeds") if as_markdown
-                       else f.set_index("model").rename_axis(None).to_string() for f in frames)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

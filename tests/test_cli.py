@@ -88,7 +88,7 @@ def test_score(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [r["score"] for r in rows] == ["CAU", "CRU_eps", "CRU_eps", "CRU_s"]
     assert {r["seed"] for r in rows} == {0} and rows[1]["counts"] == [2, 2, 2]
     code, out, _ = call(capsys, "score", "tiny/first", "--jobs", "1")
-    assert code == 0 and out.strip() == "8 scores of 2 models are in their records"
+    assert code == 0 and out.strip() == "8 scores are stored"
 
 
 def test_luf(capsys: Capture, tmp_path: Path) -> None:

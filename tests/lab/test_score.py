@@ -39,6 +39,7 @@ from course_lib.recipes import Copies
 from course_lib.scores import cau, cru_eps, cru_s, eou, least_eps
 from course_lib.zoo import entry, load_model, load_record, load_report, load_scores, manifest
 from tests.helpers import network_of, tiny_dataset, with_tiny_recipes
+from tests.lab.calls import counted
 
 NAME = "tiny/first"
 KINDS = ("bisection", "increments")
@@ -107,16 +108,7 @@ def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch)
         record = {k: v for k, v in load_record(NAME, seed=seed, root=models).items()
                   if k != "scores"}
         publish(NAME, seed, load_model(NAME, seed=seed, root=models), record, models)
-    calls: list[int] = []
-    real = Search.__call__
-
-    def watched(self: Search, *args: Any) -> Any:
-        calls.append(len(calls))
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return real(self, *args)
-
-    monkeypatch.setattr(Search, "__call__", watched)
+    calls = counted(monkeypatch, Search, "__call__", lambda *_: None, stop=4)
     with pytest.raises(KeyboardInterrupt):
         call(models)
     # three batches an estimator and seed, of five images and less

@@ -13,13 +13,13 @@ from course_lib.lab.publish import drop_weights
 from course_lib.lab.sweep import chosen, sweep, training
 from course_lib.zoo import list_models, load_model, load_record
 from tests.helpers import same_weights, with_tiny_recipes
+from tests.lab.calls import counted
 
-pytestmark = pytest.mark.usefixtures("tiny")
 ALL = [("tiny/first", 0), ("tiny/first", 1), ("tiny/second", 0), ("tiny/second", 1)]
 Calls = list[tuple[str, int]]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     with_tiny_recipes(monkeypatch)
 
@@ -27,22 +27,11 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Which trainings really ran, in order."""
-    return counted(monkeypatch)
+    return counted(monkeypatch, room, "run", pair)
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> Calls:
-    """The same; the `stop`-th of them is interrupted."""
-    calls: Calls = []
-
-    def watched(name: str, seed: int, *args: Any, **words: Any) -> Any:
-        calls.append((name, seed))
-        if len(calls) == stop:
-            raise KeyboardInterrupt
-        return real(name, seed, *args, **words)
-
-    real = room.run
-    monkeypatch.setattr(room, "run", watched)
-    return calls
+def pair(name: str, seed: int, *_: Any, **__: Any) -> tuple[str, int]:
+    return name, seed
 
 
 def go(tmp_path: Path, *patterns: str, **words: Any) -> list[dict[str, Any]]:
@@ -121,7 +110,7 @@ def test_damaged_weights_and_other_recipes_are_trained_again(
 
 
 def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = counted(monkeypatch, stop=2)
+    calls = counted(monkeypatch, room, "run", pair, stop=2)
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, "tiny/first")
     assert stored(tmp_path) == ALL[:1]
