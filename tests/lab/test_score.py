@@ -51,7 +51,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with_tiny_recipes(monkeypatch)
     examination._images.cache_clear()
     examination.stored_model.cache_clear()
-    monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255), ("pgd20", 4 / 255)), SEARCHES))
+    monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255), ("pgd10", 0.3)), SEARCHES))
     made = {"model": "lenet5", "classes": ["cat", "dog", "frog"]}
     for seed in (0, 1):
         publish(NAME, seed, network_of(RECIPES[NAME]),
@@ -84,6 +84,8 @@ def test_every_score_joins_the_record_and_the_weights_stay(models: Path) -> None
         assert [r["estimator"] for r in by_kind(rows, "CRU_eps", seed)] == list(KINDS)
         assert not by_kind(rows, "EOU", seed)
     assert json.loads(json.dumps(rows)) == rows
+    # two seeds, each under two budgets in one batch and by two searches in three
+    assert len(list(models.parent.rglob("pieces/*"))) == 2 * (2 * 1 + 2 * 3)
 
 
 def test_least_budgets_are_those_of_the_library(models: Path,
@@ -151,8 +153,8 @@ def test_a_model_of_static_copies_is_also_shown_static_copies(
     words: dict[str, Any] = {"jobs": 1, "out": models.parent, "models": models, "progress": False}
     rows = score_stored(["tiny/static"], **words)
     static = [r for r in rows if r["score"] == "static"]
-    assert [(r["eps"], r["attack"]) for r in static] == [(2 / 255, NAME), (4 / 255, NAME)]
-    z = copies.attack.at(4 / 255)(load_model(NAME, root=models), test.images(), test.y)
+    assert [(r["eps"], r["attack"]) for r in static] == [(2 / 255, NAME), (0.3, NAME)]
+    z = copies.attack.at(0.3)(load_model(NAME, root=models), test.images(), test.y)
     for key, x in (("accuracy", z), ("clean_accuracy", test.images())):
         right = float((predict(other, x) == test.y).double().mean())
         assert static[1][key] == pytest.approx(right)
