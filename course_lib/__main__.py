@@ -1,8 +1,8 @@
 """The course from a shell: python -m course_lib
 {list,train,evaluate,sweep,examine,score,luf,results,doctor} [--json]
 
-Each command is a function of its options, which gives rows for --json and the text to show. It
-imports its room itself, so that --help answers at once.
+Each command calls one function with its options. The function gives rows, which --json prints and
+`shown` makes readable. It is imported when it is called, so that --help answers at once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
-
-Shown = tuple[Any, str]
 
 
 def number(text: str) -> float:
@@ -50,6 +48,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--out": {"type": Path, "default": Path("runs"),
               "help": "what is unfinished is kept here (default: runs)"},
     "--per-class": {"type": int, "help": "only the first so many test images of each class"},
+    "results --models": {"type": Path, "dest": "root", "metavar": "MODELS",
+                         "help": "weights, records and manifest are here (default: "
+                         "serialized_models)"},
     "--markdown": {"action": "store_true", "help": "the table as Markdown"},
     "--left-out": {"type": int, "default": 100,
                    "help": "how many examples, one after the other (default: 100)"},
@@ -67,25 +68,31 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-COMMANDS = {  # what each does, and its options
-    "list": ("the recipes, and which of their seeds are stored", ""),
+COMMANDS = {  # what each does, its function, and its options
+    "list": ("the recipes, and which of their seeds are stored", "lab.sweep:list_recipes", ""),
     "train": ("train one recipe; the same command again resumes it; under torchrun on several "
-              "processors", "--limit --epochs --data --mirror recipe --seed --out"),
+              "processors", "lab.sweep:train",
+              "--limit --epochs --data --mirror recipe --seed --out"),
     "evaluate": ("put a stored model through an attack on the test set",
+                 "lab.examine:evaluate_stored",
                  "recipe --seed --attack --eps --per-class --models"),
-    "sweep": ("train many recipes at once; what is stored and verifies is skipped", "--limit "
-              "--epochs --data --mirror --scheduler --models patterns --jobs --seeds --out"),
+    "sweep": ("train many recipes at once; what is stored and verifies is skipped",
+              "lab.sweep:sweep", "--limit --epochs --data --mirror --scheduler --models patterns "
+              "--jobs --seeds --out"),
     "examine": ("put many stored models through attacks and add the reports to their records; the "
-                "same command again goes on",
+                "same command again goes on", "lab.examine:examine_stored",
                 "--attack --eps --per-class --models patterns --jobs --seeds --out"),
     "score": ("put the unfairness scores of stored models into their records; the same command "
-              "again goes on", "--per-class --data --models patterns --jobs --seeds --out"),
+              "again goes on", "lab.score:score_stored",
+              "--per-class --data --models patterns --jobs --seeds --out"),
     "luf": ("train with one example left out, again and again, beside trainings with another seed; "
-            "the same command again goes on", "--limit --epochs --data --scheduler --left-out "
-            "--designs --models patterns --jobs --out"),
-    "results": ("every stored report, or the table of means and spreads", "--models --markdown"),
+            "the same command again goes on", "lab.leave_out:leave_out",
+            "--limit --epochs --data --scheduler --left-out --designs --models patterns --jobs "
+            "--out"),
+    "results": ("every stored report, or the table of means and spreads", "zoo:stored_reports",
+                "--models --markdown"),
     "doctor": ("look at files, hashes, versions, kernel and disk, and say what to do; fails when "
-               "something is bad", ""),
+               "something is bad", "lab.doctor:checkup", ""),
 }
 
 
@@ -93,92 +100,58 @@ def parser() -> argparse.ArgumentParser:
     about = "Robust fairness: train, evaluate and compare the course's models."
     p = argparse.ArgumentParser(prog="python -m course_lib", description=about)
     commands = p.add_subparsers(dest="command", required=True)
-    for name, (about, options) in COMMANDS.items():
+    for name, (about, _, options) in COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about)
         for option in ["--json", *options.split()]:
             command.add_argument(option, **OPTIONS.get(f"{name} {option}", OPTIONS.get(option, {})))
     return p
 
 
-def do_list() -> Shown:
-    from course_lib.lab.sweep import list_recipes
+def shown(command: str, rows: Any, options: dict[str, Any], as_markdown: bool) -> str:
+    """The rows of a command as text."""
+    match command:
+        case "list":
+            return "\n".join(f"{r['recipe']:24} {len(r['stored'])} of {r['seeds']} seeds stored, "
+                             f"{len(r['weights'])} with weights   {r['about']}" for r in rows)
+        case "train":
+            nat, rob = (max(rows["validation"][kind]) for kind in ("nat", "rob"))
+            return (f"finished: {rows['recipe']}, seed {rows['seed']}, in {options['out']}; worst-"
+                    f"class errors on validation data: nat {nat:.1%}, rob {rob:.1%}")
+        case "evaluate":
+            from course_lib.evaluation import named, reaches
+            from course_lib.zoo import budget
 
-    rows = list_recipes()
-    return rows, "\n".join(f"{r['recipe']:24} {len(r['stored'])} of {r['seeds']} seeds stored, "
-                           f"{len(r['weights'])} with weights   {r['about']}" for r in rows)
+            weak = reaches(named(rows["attack"], rows["eps"]))
+            errors = zip(rows["classes"], rows["nat"], rows["rob"], strict=True)
+            return "\n".join([
+                f"errors on {sum(rows['counts']):,} test images; {rows['attack']} with a budget of "
+                f"{budget(rows['eps'])}{weak}",
+                *(f"{c:14} standard {n:6.1%}   robust {r:6.1%}" for c, n, r in errors)])
+        case "sweep" | "examine" | "score":
+            kind = {"sweep": "models", "examine": "reports", "score": "scores"}[command]
+            return f"{len(rows)} {kind} are stored"
+        case "luf":
+            return "\n".join(f"{r['recipe']:28} {r['design']:9} LUF {r['luf']:.4f}  LUF_t "
+                             f"{r['luf_t']:.3f}  LUF_l {r['luf_l']:.1f}" for r in rows)
+        case "results":
+            from course_lib.zoo import markdown, results
 
+            tables = [table.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
+                      for _, table in results(root=options["root"]).groupby(
+                          ["data", "classes"], sort=False, dropna=False)]
+            return "\n\n".join(markdown([t.columns, *t.values], "model", "seeds") if as_markdown
+                               else t.set_index("model").rename_axis(None).to_string()
+                               for t in tables)
+    from course_lib.lab.doctor import text
 
-def do_train(out: Path, **options: Any) -> Shown:
-    from course_lib.lab.sweep import train
-
-    if (record := train(out=out, **options)) is None:
-        return None, ""
-    errors = ", ".join(f"{kind} {max(record['validation'][kind]):.1%}" for kind in ("nat", "rob"))
-    return record, (f"finished: {record['recipe']}, seed {record['seed']}, in {out}; worst-class "
-                    f"errors on validation data: {errors}")
-
-
-def do_evaluate(**options: Any) -> Shown:
-    from course_lib.lab.examine import evaluate_stored
-
-    row, conditions = evaluate_stored(**options)
-    errors = zip(row["classes"], row["nat"], row["rob"], strict=True)
-    return row, "\n".join([f"errors on {conditions}", *(
-        f"{c:14} standard {n:6.1%}   robust {r:6.1%}" for c, n, r in errors)])
-
-
-def do_sweep(**options: Any) -> Shown:
-    from course_lib.lab.sweep import sweep
-
-    rows = [{k: record[k] for k in ("recipe", "seed", "seconds")} for record in sweep(**options)]
-    return rows, f"{len(rows)} models are there"
-
-
-def do_examine(**options: Any) -> Shown:
-    from course_lib.lab.examine import examine_stored
-
-    rows = examine_stored(**options)
-    return rows, f"{len(rows)} reports are there; python -m course_lib results shows them"
-
-
-def do_score(**options: Any) -> Shown:
-    from course_lib.lab.score import score_stored
-
-    rows = score_stored(**options)
-    models = {(r["recipe"], r["seed"]) for r in rows}
-    return rows, f"{len(rows)} scores of {len(models)} models are in their records"
-
-
-def do_luf(**options: Any) -> Shown:
-    from course_lib.lab.leave_out import leave_out
-
-    records = leave_out(**options)
-    return records, "\n".join(f"{r['recipe']:28} {r['design']:9} LUF {r['luf']:.4f}  LUF_t "
-                              f"{r['luf_t']:.3f}  LUF_l {r['luf_l']:.1f}" for r in records)
-
-
-def do_results(models: Path, markdown: bool) -> Shown:
-    from course_lib import zoo
-
-    frames = [frame.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
-              for _, frame in zoo.results(root=models).groupby(["data", "classes"], sort=False,
-                                                               dropna=False)]
-    texts = [zoo.markdown([f.columns, *f.values], "model", "seeds") if markdown
-             else f.set_index("model").rename_axis(None).to_string() for f in frames]
-    return zoo.stored_reports(models), "\n\n".join(texts)
-
-
-def do_doctor() -> Shown:
-    from course_lib.lab.doctor import checkup, text
-
-    findings = checkup()
-    return [vars(finding) for finding in findings], text(findings)
+    return text(rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = vars(parser().parse_args(argv))
     command, as_json = options.pop("command"), options.pop("json")
-    from course_lib.errors import CourseError
+    as_markdown = options.pop("markdown", False)
+    from course_lib.errors import CourseError, resolve
     from course_lib.machine import keep_memory
     from course_lib.zoo import models_dir
 
@@ -188,7 +161,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "scheduler" in options:
         options["backend"] = "dask" if options["scheduler"] else "loky"
     try:
-        rows, text = globals()[f"do_{command}"](**options)
+        if (rows := resolve(f"course_lib.{COMMANDS[command][1]}")(**options)) is None:
+            return 0  # of several processes the first one speaks
+        text = (json.dumps(rows, default=vars) if as_json
+                else shown(command, rows, options, as_markdown))
     except CourseError as e:
         sys.stderr.write(f"{e}\n")
         return 1
@@ -196,9 +172,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("Interrupted. What was saved last is kept; the same command goes on from "
                          "there.\n")
         return 130
-    if rows is not None:  # of several processes the first one speaks
-        sys.stdout.write((json.dumps(rows) if as_json else text) + "\n")
-    return int(command == "doctor" and any(row["state"] == "bad" for row in rows))
+    sys.stdout.write(text + "\n")
+    return int(command == "doctor" and any(row.state == "bad" for row in rows))
 
 
 def leave(code: int) -> NoReturn:

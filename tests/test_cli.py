@@ -13,7 +13,7 @@ from course_lib.attacks import PGD
 from course_lib.evaluation import evaluate, named
 from course_lib.experiments import RECIPES
 from course_lib.lab.publish import drop_weights, publish
-from course_lib.lab.score import ESTIMATORS, PLANS, Plan, Search
+from course_lib.lab.score import PLANS, Plan, Search
 from course_lib.zoo import load_model
 from tests.helpers import network_of, report, tiny_dataset, with_tiny_recipes
 
@@ -81,13 +81,14 @@ def test_evaluate(capsys: Capture) -> None:
 
 
 def test_score(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    searches = {k: Search(k, PGD(steps=1), 0.02, 0.05, 0.01) for k in ESTIMATORS}
+    searches = tuple(Search(kind, PGD(steps=1), 0.02, 0.05, 0.01)
+                     for kind in ("bisection", "increments"))
     monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255),), searches))
     rows = data(capsys, "score", "tiny/first", "--seeds", "1", "--jobs", "1", "--per-class", "2")
     assert [r["score"] for r in rows] == ["CAU", "CRU_eps", "CRU_eps", "CRU_s"]
     assert {r["seed"] for r in rows} == {0} and rows[1]["counts"] == [2, 2, 2]
     code, out, _ = call(capsys, "score", "tiny/first", "--jobs", "1")
-    assert code == 0 and out.strip() == "8 scores of 2 models are in their records"
+    assert code == 0 and out.strip() == "8 scores are stored"
 
 
 def test_luf(capsys: Capture, tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_examine(capsys: Capture) -> None:
     assert [(r["recipe"], r["seed"], r["attack"], r["counts"]) for r in found] == [
         ("tiny/first", 0, attack, [2, 2, 2]) for attack in ("pgd10", "cw20")]
     code, out, _ = call(capsys, *words)
-    assert code == 0 and out.startswith("4 reports are there")
+    assert code == 0 and out.startswith("4 reports are stored")
 
 
 def test_results(capsys: Capture) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from course_lib.data import Split, load
 from course_lib.errors import CourseError, matching, pick, whole
-from course_lib.evaluation import evaluate, named, reaches, tally, verdicts
+from course_lib.evaluation import evaluate, named, tally, verdicts
 from course_lib.experiments import RECIPES
 from course_lib.fairness import Report
 from course_lib.lab.jobs import piece, run_all
@@ -26,29 +26,28 @@ from course_lib.recipes import TRANSFORMS
 from course_lib.zoo import budget, by_images, load_model, load_record, manifest
 
 BATCH = 500  # images, unless the attack has a batch size of its own
+Row = dict[str, Any]
 
 
 def examine_stored(patterns: Sequence[str], *,
                    attacks: Sequence[str] = ("pgd20", "cw20", "autoattack"), eps: float = 8 / 255,
                    per_class: int | None = None, seeds: int | None = None,
                    out: Path | str = "runs", models: Path | str, root: Path | None = None,
-                   **running: Any) -> list[dict[str, Any]]:
+                   **running: Any) -> list[Row]:
     """Attack each stored model that has no such report yet; the reports of all of them as rows.
 
     `patterns` are names such as exp1/* or exp1, `seeds` asks for the first so many seeds, and
     `per_class` for the first so many test images of each class. `running` is as in `sweep`.
     """
-    models, rows = Path(models).absolute(), list[dict[str, Any]]()
-    for attack, examiner in {attack: named(attack, eps) for attack in attacks}.items():
-        cases = [Case(*model, attack, examiner, per_class, models, root)
-                 for model in models_with_weights(patterns, seeds, models)]
-        examine_all(cases, out, title=attack, **running)
-        rows += [{"recipe": c.name, "seed": c.seed, **(c.stored() or {})} for c in cases]
-    return rows
+    stored = models_with_weights(patterns, seeds, models)
+    cases = [Case(*model, attack, named(attack, eps), per_class, Path(models).absolute(), root)
+             for attack in attacks for model in stored]
+    examine_all(cases, out, desc=", ".join(attacks), **running)
+    return [{"recipe": c.name, "seed": c.seed, **(c.stored() or {})} for c in cases]
 
 
 def models_with_weights(patterns: Sequence[str], seeds: int | None,
-                        models: Path) -> list[tuple[str, int, str]]:
+                        models: Path | str) -> list[tuple[str, int, str]]:
     """(recipe, seed, sha256 of its weights) of the stored models that match, seed by seed."""
     stored = manifest(models)
     limit = float("inf") if seeds is None else whole(seeds, "seeds", 1)
@@ -75,6 +74,10 @@ class Case:
     root: Path | None = None
 
     @property
+    def label(self) -> str:
+        return f"{self.name}, seed {self.seed}, {self.attack} at {budget(self.examiner.eps)}"
+
+    @property
     def split(self) -> Split:
         return examined_images(self.name, self.per_class, self.root)
 
@@ -84,15 +87,14 @@ class Case:
 
     @property
     def batches(self) -> tuple[Tensor, ...]:
-        size = getattr(self.examiner, "batch", BATCH)
-        return torch.arange(len(self.split)).split(size)
+        return torch.arange(len(self.split)).split(getattr(self.examiner, "batch", BATCH))
 
     def judge(self, number: int) -> Tensor:
         """The verdicts on one batch."""
         images = self.split.take(self.batches[number])
         return verdicts(self.model, images, self.examiner, batch=BATCH, seed=number, progress=False)
 
-    def stored(self) -> dict[str, Any] | None:
+    def stored(self) -> Row | None:
         """Its report as it is stored, or None."""
         record = load_record(self.name, seed=self.seed, root=self.models)
         stored = by_images([*map(Report.from_json, record.get("reports", []))], self.attack,
@@ -106,16 +108,16 @@ class Case:
         add_reports(self.name, self.seed, [report], self.weights, self.models)
 
 
-def examine_all(cases: Sequence[Case], out: Path | str, *, title: str, **running: Any) -> None:
+def examine_all(cases: Sequence[Case], out: Path | str, **running: Any) -> None:
     """Judge every batch that has no verdicts yet; publish each case after its last batch."""
     groups = {}
     for case in (c for c in cases if c.stored() is None):
-        label = f"{case.name}, seed {case.seed}, {case.attack}"
         made_from = [case.weights, repr(case.examiner), case.split.digest(), len(case.batches[0])]
-        groups[case] = [piece(f"{label}, batch {i}", made_from, functools.partial(case.judge, i),
-                              Path(out).absolute()) for i in range(len(case.batches))]
-    run_all(groups, lambda case, results: case.publish(torch.cat(results, 1)), desc=title,
-            unit="batch", **running)
+        groups[case] = [piece(f"{case.label}, batch {i}", made_from,
+                              functools.partial(case.judge, i), Path(out).absolute())
+                        for i in range(len(case.batches))]
+    run_all(groups, lambda case, results: case.publish(torch.cat(results, 1)), unit="batch",
+            **running)
 
 
 def examined_images(name: str, per_class: int | None, root: Path | None = None) -> Split:
@@ -127,7 +129,7 @@ def examined_images(name: str, per_class: int | None, root: Path | None = None) 
 @functools.lru_cache(maxsize=4)
 def _images(dataset: str, transform: str, per_class: int | None, root: Path | None) -> Split:
     """The same object for all recipes that share it."""
-    test = pick(TRANSFORMS, transform, "transform")(load(dataset, root=root)).test
+    test = TRANSFORMS[transform](load(dataset, root=root)).test
     return test if per_class is None else test.per_class(whole(per_class, "per-class", 1))
 
 
@@ -138,12 +140,9 @@ def stored_model(name: str, seed: int, weights: str, models: Path) -> nn.Module:
 
 
 def evaluate_stored(recipe: str, seed: int, attack: str, eps: float | None, per_class: int | None,
-                    models: Path) -> tuple[dict[str, Any], str]:
-    """One stored model's report under an attack, which is not stored, and its conditions."""
+                    models: Path) -> Row:
+    """One stored model's report under an attack; it is not stored."""
     examiner = named(attack, eps)
     model = load_model(recipe, seed=whole(seed, "seed", 0), root=models).to(device())
-    test = examined_images(recipe, per_class)
-    report = evaluate(model, test, examiner, name=attack)
-    return {"recipe": recipe, "seed": seed, **report.to_json()}, (
-        f"{len(test):,} test images; {attack} with a budget of {budget(examiner.eps)}"
-        f"{reaches(examiner)}")
+    report = evaluate(model, examined_images(recipe, per_class), examiner, name=attack)
+    return {"recipe": recipe, "seed": seed, **report.to_json()}

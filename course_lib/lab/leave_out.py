@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,14 +24,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm.auto import tqdm
 
-from course_lib.data import Dataset, Split, load
+from course_lib.data import Dataset, batches, load
 from course_lib.errors import CourseError, matching, pick, whole
 from course_lib.experiments import RECIPES
 from course_lib.fairness import Spread, t95
-from course_lib.files import StoredFiles, parse_json
+from course_lib.files import StoredFiles, json_bytes, parse_json
 from course_lib.inference import frozen, logits_of
 from course_lib.lab.jobs import Task, piece, run_all
 from course_lib.lab.publish import add_file
@@ -42,18 +41,18 @@ from course_lib.scores import luf
 from course_lib.training import fit
 from course_lib.zoo import models_dir
 
-DESIGNS = ("paired", "seeds", "unpaired")
+# design: does the seed change? is an example left out?
+DESIGNS = {"paired": (False, True), "seeds": (True, False), "unpaired": (True, True)}
 
 
-def leave_out(patterns: Sequence[str], *, left_out: int = 100, designs: Sequence[str] = DESIGNS,
-              out: Path | str = "runs", models: Path | str, limit: int | None = None,
-              epochs: int | None = None, root: Path | None = None,
-              **running: Any) -> list[dict[str, Any]]:
+def leave_out(patterns: Sequence[str], *, left_out: int = 100,
+              designs: Sequence[str] = tuple(DESIGNS), out: Path | str = "runs",
+              models: Path | str, limit: int | None = None, epochs: int | None = None,
+              root: Path | None = None, **running: Any) -> list[dict[str, Any]]:
     """Do the trainings that are missing, store one record per recipe and design, and return them.
 
     `left_out` is how many examples are left out, one in each training. `running` is as in `sweep`.
     """
-    out, models = Path(out).absolute(), Path(models).absolute()
     names = matching([n for n in RECIPES if not RECIPES[n].needs], patterns)
     if not names:
         raise CourseError(f"No recipe to leave examples out of matches {', '.join(patterns)}. "
@@ -64,12 +63,13 @@ def leave_out(patterns: Sequence[str], *, left_out: int = 100, designs: Sequence
 
     def store(group: tuple[Retraining, str], results: list[Tensor]) -> dict[str, Any]:
         record = record_of(group[1], plan[group], results)
-        if not publish_luf(record, models):
+        if not publish_luf(record, Path(models)):
             tqdm.write(f"{record['recipe']}, {record['design']}: a record of more trainings is "
                        "stored; it stays.", file=sys.stderr)
         return record
 
-    tasks = {group: [t.task(out) for t in trainings] for group, trainings in plan.items()}
+    tasks = {group: [training.task(Path(out).absolute()) for training in trainings]
+             for group, trainings in plan.items()}
     return run_all(tasks, store, unit="training", **running)
 
 
@@ -101,39 +101,34 @@ class Retraining:
 @functools.lru_cache(maxsize=2)
 def _data(recipe: str, limit: int | None, root: Path | None) -> tuple[Dataset, str]:
     """The data and the digest of the training set, once per process."""
-    made = pick(RECIPES, recipe, "recipe")
-    data = pick(TRANSFORMS, made.transform, "transform")(load(made.dataset, root=root, limit=limit))
+    made = RECIPES[recipe]
+    data = TRANSFORMS[made.transform](load(made.dataset, root=root, limit=limit))
     return data, data.train.digest()
 
 
 def retrainings(base: Retraining, design: str, left_out: int) -> list[Retraining]:
     """The trainings that a design compares with its base. The examples left out are the first of a
     seeded shuffle of the training set."""
-    pick(dict.fromkeys(DESIGNS), design, "design")
+    reseeded, masked = pick(DESIGNS, design, "design")
     n = len(base.data.train)
     if whole(left_out, "left_out", 1) > n:
         raise CourseError(f"{left_out} examples are to be left out one by one; there are {n}. Ask "
                           "for fewer.")
     gone = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:left_out].tolist()
-    return [replace(base, seed=base.seed + (0 if design == "paired" else 1 + k),
-                    hidden=None if design == "seeds" else i) for k, i in enumerate(gone)]
+    return [replace(base, seed=k if reseeded else base.seed, hidden=i if masked else None)
+            for k, i in enumerate(gone, base.seed + 1)]
 
 
 def train(task: Retraining) -> Tensor:
-    """The training's probabilities on the test set."""
+    """The training's probabilities on the test set, F(x) [X, C], as float16."""
     recipe, split = RECIPES[task.recipe], task.data.train
     model = build(recipe.model, seed=task.seed, classes=len(split.classes))
     fit(model, recipe.method, split if task.hidden is None else split.masked(task.hidden),
         epochs=recipe.epochs if task.epochs is None else task.epochs, optim=recipe.optim,
         seed=task.seed, progress=False)
-    return probabilities(model, task.data.test)
-
-
-def probabilities(model: nn.Module, split: Split) -> Tensor:
-    """F(x) [X, C] as float16."""
     with torch.no_grad(), frozen(model):
-        return torch.cat([logits_of(model, split.images(part)).softmax(1).half()
-                          for part in torch.arange(len(split)).split(1000)])
+        return torch.cat([logits_of(model, x).softmax(1).half()
+                          for x, _ in batches(task.data.test, 1000)])
 
 
 def record_of(design: str, trainings: Sequence[Retraining],
@@ -160,12 +155,10 @@ def luf_files(root: Path | None = None) -> StoredFiles:
 
 def publish_luf(record: Mapping[str, Any], root: Path | None = None) -> bool:
     """Store a record. False where a record of more such trainings is stored, which stays."""
-    name, design = str(record["recipe"]), str(record["design"])
-    raw = (json.dumps(record, indent=1) + "\n").encode()
+    name, design, raw = record["recipe"], record["design"], json_bytes(record)
     with contextlib.suppress(CourseError):  # none is stored, or a damaged one
-        stored = load_luf(name, design, root)
-        if (stored["made_from"] == json.loads(raw)["made_from"]
-                and len(stored["flips"]) > len(record["flips"])):
+        stored, new = load_luf(name, design, root), parse_json(raw, Path(name))
+        if stored["made_from"] == new["made_from"] and len(stored["flips"]) > len(new["flips"]):
             return False
     add_file(luf_files(root), name, design, f"{name.removeprefix('luf/')}/{design}.json", raw)
     return True
@@ -189,7 +182,8 @@ def excess(record: Mapping[str, Any], control: Mapping[str, Any]) -> dict[str, A
     gives both the same first weights, order and draws. Otherwise it is Welch's.
     """
     a, b = (np.asarray(r["flips"], float) for r in (record, control))
-    if min(len(a), len(b)) < 2:
+    n = min(len(a), len(b))
+    if n < 2:
         raise CourseError(f"{len(a)} and {len(b)} trainings; an interval needs two of each at "
                           "least.")
     luf_excess = record["luf"] - control["luf"]
@@ -200,5 +194,5 @@ def excess(record: Mapping[str, Any], control: Mapping[str, Any]) -> dict[str, A
     # Welch: df = (va + vb)² / (va² / (n_a - 1) + vb² / (n_b - 1))
     df = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1)) if se else 1.0
     half = t95(max(1, int(df))) * se
-    flips = Spread(difference, se, difference - half, difference + half, min(len(a), len(b)))
-    return {"luf": luf_excess, "flips": flips}
+    return {"luf": luf_excess,
+            "flips": Spread(difference, se, difference - half, difference + half, n)}

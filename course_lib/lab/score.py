@@ -12,26 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from course_lib import scores
 from course_lib.attacks import PGD
-from course_lib.data import Split
+from course_lib.data import Split, batches
 from course_lib.datasets.adult import GROUPS, UNITS
 from course_lib.errors import CourseError, pick, whole
-from course_lib.evaluation import evaluate
+from course_lib.evaluation import evaluate, named
 from course_lib.experiments import RECIPES
 from course_lib.experiments.scores import SCORE_BUDGETS
 from course_lib.fairness import Report
 from course_lib.inference import frozen, logits_of
-from course_lib.lab import examine
-from course_lib.lab.examine import Case
+from course_lib.lab.examine import Case, Row, examine_all, models_with_weights, stored_model
 from course_lib.lab.publish import add_scores
+from course_lib.machine import device
 from course_lib.zoo import entry, load_report, load_scores
-
-ESTIMATORS = ("bisection", "increments")
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Search:
     """How least budgets are searched: `step` is the first budget of a bisection, or the paper's
     increment."""
 
-    estimator: str
+    estimator: str  # "bisection" or "increments"
     attack: PGD
     step: float
     cap: float
@@ -59,23 +57,22 @@ class Plan:
     """How the models of one data set are scored."""
 
     budgets: tuple[tuple[str, float], ...]  # CRU_s: attacks and their budgets
-    searches: Mapping[str, Search]  # CRU_eps: by estimator
+    searches: tuple[Search, ...]  # CRU_eps
     per_class: int | None = None  # CRU_eps on the first so many test examples of each class, or all
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)  # EOU
 
 
-def _searches(*words: Any, kinds: Sequence[str] = ESTIMATORS) -> dict[str, Search]:
-    return {kind: Search(kind, *words) for kind in kinds}
-
-
+FINE, ADULT = PGD(steps=20), PGD(steps=20, scale=UNITS)
 PLANS: dict[str, Plan] = {
     # the paper has no Fashion-MNIST, so no increments either
-    "fashion-mnist": Plan((("pgd20", 8 / 255), ("pgd20", 16 / 255)), _searches(
-        PGD(steps=20), 1 / 255, 64 / 255, 1 / 2550, kinds=("bisection",))),
+    "fashion-mnist": Plan((("pgd20", 8 / 255), ("pgd20", 16 / 255)),
+                          (Search("bisection", FINE, 1 / 255, 64 / 255, 1 / 2550),)),
     "cifar10": Plan(tuple(("pgd20-fine", e) for e in SCORE_BUDGETS["cifar10"]),
-                    _searches(PGD(steps=20), 0.001, 0.064, 0.0002), 100),
+                    (Search("bisection", FINE, 0.001, 0.064, 0.0002),
+                     Search("increments", FINE, 0.001, 0.064, 0.0002)), 100),
     "adult": Plan(tuple(("pgd20-adult", e) for e in SCORE_BUDGETS["adult"]),
-                  _searches(PGD(steps=20, scale=UNITS), 1, 128, 0.05), 500, GROUPS),
+                  (Search("bisection", ADULT, 1, 128, 0.05),
+                   Search("increments", ADULT, 1, 128, 0.05)), 500, GROUPS),
 }
 
 
@@ -92,27 +89,19 @@ def score_stored(patterns: Sequence[str], *, seeds: int | None = None, per_class
     `per_class` searches least budgets on so many examples of each class, instead of the plan's.
     `running` is as in `sweep`.
     """
-    models = Path(models).absolute()
-    stored = examine.models_with_weights(patterns, seeds, models)
-    plans = {name: plan_of(name) for name, *_ in stored}
-    for attack, eps in dict.fromkeys(b for plan in plans.values() for b in plan.budgets):
-        names = [name for name, plan in plans.items() if (attack, eps) in plan.budgets]
-        examine.examine_stored(names, attacks=[attack], eps=eps, seeds=seeds, out=out,
-                               models=models, root=root, **running)
-    for kind in ESTIMATORS:
-        cases = []
-        for model in (m for m in stored if kind in plans[m[0]].searches):
-            plan = plans[model[0]]
-            count = plan.per_class if per_class is None else whole(per_class, "per_class", 1)
-            cases.append(LeastCase(*model, f"least-eps-{kind}", plan.searches[kind], count, models,
-                                   root))
-        examine.examine_all(cases, out, title=f"least-eps, {kind}", **running)
+    models, cases = Path(models).absolute(), list[Case]()
+    stored = models_with_weights(patterns, seeds, models)
+    for model in stored:
+        plan = plan_of(model[0])
+        count = plan.per_class if per_class is None else whole(per_class, "per_class", 1)
+        cases += [Case(*model, attack, named(attack, eps), None, models, root)
+                  for attack, eps in plan.budgets]
+        cases += [LeastCase(*model, search.estimator, search, count, models, root)
+                  for search in plan.searches]
+    examine_all(cases, out, desc="scores", **running)
     for model in stored:
         case = Case(*model, "", None, None, models, root)
-        rows = [*_from_reports(case), *_from_copies(case)]
-        if groups := plans[case.name].groups:
-            confidence = confidences(case.model, case.split)
-            rows += [eou_row(confidence, case.split, g, names) for g, names in groups.items()]
+        rows = [*_from_reports(case), *_from_copies(case), *_from_groups(case)]
         add_scores(case.name, case.seed, rows, case.weights, models)
     return [{"recipe": name, "seed": seed, **row} for name, seed, _ in stored
             for row in load_scores(name, seed=seed, root=models)]
@@ -121,14 +110,19 @@ def score_stored(patterns: Sequence[str], *, seeds: int | None = None, per_class
 class LeastCase(Case):
     """Least budgets of one stored model: the examiner is a Search."""
 
+    @property
+    def label(self) -> str:
+        return f"{self.name}, seed {self.seed}, least eps by {self.attack}"
+
     def judge(self, number: int) -> Tensor:
         """[4, B]: labels, least budgets, whether they are censored, and (the same for all) the
         steps an example cost."""
-        part = self.split.take(self.batches[number])
-        least = self.examiner(self.model, part.images(), part.y,
+        part, where = self.split.take(self.batches[number]), device()
+        least = self.examiner(self.model, part.images().to(where), part.y.to(where),
                               torch.Generator().manual_seed(number))
         cost = torch.full((len(part),), least.steps / len(part))
-        return torch.stack([part.y.float(), least.eps.float(), least.censored.float(), cost])
+        return torch.stack([part.y.float(), least.eps.float().cpu(), least.censored.float().cpu(),
+                            cost])
 
     def stored(self) -> Row | None:
         rows = load_scores(self.name, seed=self.seed, root=self.models)
@@ -148,18 +142,25 @@ def least_row(results: Tensor, search: Search, classes: tuple[str, ...]) -> Row:
             "cap": search.cap, "tolerance": search.tolerance, "increment": search.step,
             "steps": least.steps, "classes": list(classes),
             "counts": torch.bincount(y, minlength=n).tolist(),
-            "by_class": least.by_class(y, n).tolist(), "value": scores.cru_eps(least, y, n),
-            "censored": [float(censored[y == c].double().mean()) for c in range(n)],
-            **_or_reason("right_only", lambda: least.by_class(y, n, right_only=True).tolist(),
-                         lambda: scores.cru_eps(least, y, n, right_only=True))}
+            **_range("", lambda: least.by_class(y, n)),
+            "censored": scores.class_means(censored, y, n).tolist(),
+            **_range("_right_only", lambda: least.by_class(y, n, right_only=True))}
 
 
-def _or_reason(kind: str, by_class: Callable[[], Any], value: Callable[[], float]) -> Row:
-    """Both figures; where they are undefined, why."""
+def cru_s_row(report: Report) -> Row:
+    """Both denominators: all examples, and those that are right when clean."""
+    return {"classes": list(report.classes), "counts": list(report.nat.counts),
+            **_range("", lambda: scores.success(report)),
+            **_range("_correct_only", lambda: scores.success(report, correct_only=True))}
+
+
+def _range(suffix: str, by_class: Callable[[], np.ndarray]) -> Row:
+    """A figure of each class and its range over classes; where it is undefined, why."""
     try:
-        return {f"by_class_{kind}": by_class(), f"value_{kind}": value()}
+        figures = by_class()
     except CourseError as e:
-        return {f"value_{kind}": None, f"why_{kind}": str(e)}
+        return {f"value{suffix}": None, f"why{suffix}": str(e)}
+    return {f"by_class{suffix}": figures.tolist(), f"value{suffix}": float(np.ptp(figures))}
 
 
 def _from_reports(case: Case) -> list[Row]:
@@ -172,14 +173,6 @@ def _from_reports(case: Case) -> list[Row]:
             rows.append({"score": "CAU", "counts": counts, "value": scores.cau(report)})
         rows.append({"score": "CRU_s", "attack": attack, "eps": eps, **cru_s_row(report)})
     return rows
-
-
-def cru_s_row(report: Report) -> Row:
-    """Both denominators: all examples, and those that are right when clean."""
-    return {"classes": list(report.classes), "counts": list(report.nat.counts),
-            "by_class": scores.success(report).tolist(), "value": scores.cru_s(report),
-            **_or_reason("correct_only", lambda: scores.success(report, correct_only=True).tolist(),
-                         lambda: scores.cru_s(report, correct_only=True))}
 
 
 def _from_copies(case: Case) -> list[Row]:
@@ -198,7 +191,7 @@ def _from_copies(case: Case) -> list[Row]:
         if same := [row for row in stored if key.items() <= row.items()]:
             rows += same
             continue
-        fooled = examine.stored_model(copies.of, case.seed, source, case.models)
+        fooled = stored_model(copies.of, case.seed, source, case.models)
         report = evaluate(case.model, case.split, _transferred(copies.attack.at(eps), fooled),
                           early=False, count_clean=False, progress=False)
         rows.append({**key, "counts": list(report.nat.counts), "accuracy": 1 - report.rob.mean,
@@ -212,11 +205,19 @@ def _transferred(attack: PGD, fooled: nn.Module) -> Any:
     return lambda model, x, y, *, generator: attack(fooled, x, y, generator=generator)
 
 
+def _from_groups(case: Case) -> list[Row]:
+    """EOU, of a data set whose examples belong to groups."""
+    groups = plan_of(case.name).groups
+    confidence = confidences(case.model, case.split) if groups else Tensor()
+    return [eou_row(confidence, case.split, group, names) for group, names in groups.items()]
+
+
 def confidences(model: nn.Module, split: Split) -> Tensor:
-    """F(x)_1, the probability of class 1."""
+    """F(x)_1, the probability of class 1, of every example."""
+    where = next(model.parameters()).device
     with torch.no_grad(), frozen(model):
-        return torch.cat([logits_of(model, split.images(part)).softmax(1)[:, 1]
-                          for part in torch.arange(len(split)).split(1000)])
+        return torch.cat([logits_of(model, x.to(where)).softmax(1)[:, 1].cpu()
+                          for x, _ in batches(split, 1000)])
 
 
 def eou_row(confidence: Tensor, split: Split, group: str, names: Sequence[str]) -> Row:
@@ -226,15 +227,14 @@ def eou_row(confidence: Tensor, split: Split, group: str, names: Sequence[str]) 
     counts = torch.stack([torch.bincount(mine[split.y == label], minlength=len(names))
                           for label in (0, 1)])
     complete = torch.nonzero(counts.all(0)).flatten()
-    counted = [names[g] for g in complete]
-    if len(complete) < 2:
+    counted, members = [names[g] for g in complete], torch.isin(mine, complete)
+    if len(counted) < 2:
         raise CourseError(f"Of {group} only {', '.join(counted) or 'nobody'} has examples of both "
                           "labels; EOU compares two groups at least. Take more rows (there are "
                           f"{len(split)}).")
-    members = torch.isin(mine, complete)
     means = scores.group_means(confidence[members], split.y[members],
                                torch.searchsorted(complete, mine[members]), counted)
     return {"score": "EOU", "group": group, "groups": counted,
             "left_out": [name for name in names if name not in counted],
             "counts": counts[:, complete].tolist(), "means": means.tolist(),
-            "value": [float(row.max() - row.min()) for row in means]}
+            "value": np.ptp(means, axis=1).tolist()}

@@ -16,7 +16,7 @@ from course_lib.lab.jobs import Task, run_all
 from course_lib.lab.publish import publish
 from course_lib.lab.torchrun import joined
 from course_lib.recipes import finished, run, stored_name
-from course_lib.zoo import manifest
+from course_lib.zoo import model_files
 
 Record = dict[str, Any]
 
@@ -24,7 +24,7 @@ Record = dict[str, Any]
 def sweep(patterns: Sequence[str], *, seeds: int | None = None, out: Path | str = "runs",
           models: Path | str, limit: int | None = None, epochs: int | None = None,
           mirror: Path | None = None, root: Path | None = None, **running: Any) -> list[Record]:
-    """Train every recipe that matches and is not stored yet; the records of all of them.
+    """Train every recipe that matches and is not stored yet; recipe, seed and seconds of each.
 
     `patterns` are names such as exp1/* or exp1, and `seeds` asks for the first so many seeds.
     `running` has jobs, progress, and backend: one of joblib's, or "dask" for the workers of the
@@ -34,7 +34,9 @@ def sweep(patterns: Sequence[str], *, seeds: int | None = None, out: Path | str 
     words: dict[str, Any] = {"out": Path(out).absolute(), "models": Path(models).absolute(),
                              "limit": limit, "epochs": epochs, "mirror": mirror, "root": root}
     trainings = {pair: [training(*pair, **words)] for pair in chosen(patterns, seeds)}
-    return run_all(trainings, lambda _, records: records[0], unit="model", **running)
+    shown = ("recipe", "seed", "seconds")
+    return run_all(trainings, lambda _, records: {key: records[0][key] for key in shown},
+                   unit="model", **running)
 
 
 def chosen(patterns: Sequence[str], seeds: int | None = None) -> list[tuple[str, int]]:
@@ -67,7 +69,7 @@ def _train(recipe: str, seed: int, label: str, models: Path, **words: Any) -> Re
 
 def train(recipe: str, seed: int, out: Path, **words: Any) -> Record | None:
     """One training in this process, or in those that torchrun started; its record, in the first of
-    them. What is finished in `out` is not trained again."""
+    them. A recipe that is finished in `out` is not trained again."""
     label = stored_name(recipe, words["limit"], words["epochs"])
     with joined() as group:  # of one process, without torchrun
         record = group.from_first(finished(label, seed, out))
@@ -80,11 +82,7 @@ def train(recipe: str, seed: int, out: Path, **words: Any) -> Record | None:
 
 def list_recipes() -> list[Record]:
     """Each recipe, and which of its seeds are stored."""
-    try:
-        stored = manifest()
-    except CourseError:
-        stored = {}
-    rows = []
+    stored, rows = model_files().entries(), list[Record]()
     for name, recipe in RECIPES.items():
         seeds = {int(seed): files for seed, files in stored.get(name, {}).items()}
         rows.append({"recipe": name, "about": recipe.about, "epochs": recipe.epochs,

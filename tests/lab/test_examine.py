@@ -23,6 +23,7 @@ from course_lib.lab.examine import examine_stored
 from course_lib.lab.publish import publish
 from course_lib.zoo import entry, load_model, load_record, load_report, manifest
 from tests.helpers import network_of, report, tiny_dataset, with_tiny_recipes
+from tests.lab.calls import counted
 
 NAME, MODELS = "tiny/first", Path(__file__).parents[2] / "serialized_models"
 
@@ -60,19 +61,9 @@ def pieces(out: Path) -> list[Path]:
     return sorted(out.rglob("pieces/*.safetensors"))
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> list[int]:
-    """Which batches are attacked; the `stop`-th attack is interrupted."""
-    calls: list[int] = []
-    verdicts = examination.verdicts
-
-    def watched(*args: Any, **words: Any) -> Any:
-        calls.append(words["seed"])
-        if len(calls) == stop:
-            raise KeyboardInterrupt
-        return verdicts(*args, **words)
-
-    monkeypatch.setattr(examination, "verdicts", watched)
-    return calls
+def attacked(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> list[int]:
+    """Which batches are attacked."""
+    return counted(monkeypatch, examination, "verdicts", lambda *_, seed, **__: seed, stop)
 
 
 def test_the_report_joins_the_record_and_the_weights_stay(models: Path) -> None:
@@ -117,7 +108,7 @@ def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch)
     record = load_record(NAME, root=models)
     undisturbed = call(models, out=models.parent / "other", seeds=1)
     publish(NAME, 0, load_model(NAME, root=models), record, models)
-    calls = counted(monkeypatch, stop=2)
+    calls = attacked(monkeypatch, stop=2)
     with pytest.raises(KeyboardInterrupt):
         call(models, seeds=1)
     assert len(pieces(models.parent / "runs")) == 1 and load_record(NAME, root=models) == record
@@ -160,7 +151,7 @@ def test_other_weights_and_other_batches_are_examined_anew(
     call(models, seeds=1)
     record, model = load_record(NAME, root=models), load_model(NAME, root=models)
     model.fc2.bias.data += 1  # type: ignore[union-attr,operator]
-    calls = counted(monkeypatch)
+    calls = attacked(monkeypatch)
     for size in (5, 7):  # the last batch has five images in both
         monkeypatch.setattr(examination, "BATCH", size)
         publish(NAME, 0, model, {**record, "reports": record["reports"][:1]}, models)
@@ -170,14 +161,12 @@ def test_other_weights_and_other_batches_are_examined_anew(
 
 def test_a_model_trained_anew_meanwhile(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record, model = load_record(NAME, root=models), load_model(NAME, root=models)
-    verdicts = examination.verdicts
 
-    def meanwhile(*args: Any, **words: Any) -> Any:
+    def meanwhile(*_: Any, **__: Any) -> None:
         model.fc2.bias.data += 1  # type: ignore[union-attr,operator]
         publish(NAME, 0, model, record, models)
-        return verdicts(*args, **words)
 
-    monkeypatch.setattr(examination, "verdicts", meanwhile)
+    counted(monkeypatch, examination, "verdicts", meanwhile)
     with pytest.raises(CourseError, match="stored anew while it was examined"):
         call(models)
     assert load_record(NAME, root=models) == record
@@ -210,10 +199,8 @@ def test_two_processes_and_a_bar(models: Path, monkeypatch: pytest.MonkeyPatch,
     (["tony"], {},
      "No model whose weights are stored matches tony. There is: tiny/first, tiny/sec"),
     (["tiny/second"], {}, "No model whose weights are stored matches tiny/second"),
-    ([NAME], {"attacks": ["cw20", "fgsm"]}, "Unknown attack 'fgsm'"),
     ([NAME], {"eps": 8.0}, "For 8 grey levels"),
     ([NAME], {"per_class": 0}, "per-class is 0"),
-    ([NAME], {"jobs": 0}, "jobs is 0"),
     ([NAME], {"out": "models/manifest.json"}, "Cannot write"),
 ])
 def test_bad_words(patterns: list[str], words: dict[str, Any], say: str, models: Path,

@@ -29,6 +29,7 @@ from course_lib.lab.leave_out import (
 from course_lib.models import build
 from course_lib.training import fit
 from tests.helpers import same_weights, seeded, with_tiny_recipes
+from tests.lab.calls import counted
 
 NAME = "tiny/first"
 
@@ -45,24 +46,16 @@ def go(place: Path, **words: Any) -> dict[str, dict[str, Any]]:
     return {r["design"]: r for r in leave_out([NAME], **given)}
 
 
-def counted(monkeypatch: pytest.MonkeyPatch,
+def trained(monkeypatch: pytest.MonkeyPatch,
             stop: int | None = None) -> list[tuple[int, int | None]]:
-    calls: list[tuple[int, int | None]] = []
-
-    def watched(*args: Any, **words: Any) -> Any:
-        calls.append((words["seed"], args[2].hidden))
-        if len(calls) == stop:
-            raise KeyboardInterrupt
-        return real(*args, **words)
-
-    real = room.fit
-    monkeypatch.setattr(room, "fit", watched)
-    return calls
+    """The seed and the left-out example of each training."""
+    return counted(monkeypatch, room, "fit", lambda *args, **words: (words["seed"], args[2].hidden),
+                   stop)
 
 
 def test_the_designs_differ_from_the_base_in_what_they_say(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = counted(monkeypatch)
+    calls = trained(monkeypatch)
     records = go(tmp_path)
     paired, seeds, unpaired = (records[design] for design in DESIGNS)
     gone = paired["left_out"]
@@ -112,7 +105,7 @@ def test_before_the_left_out_examples_batch_the_pair_is_one_training() -> None:
 
 def test_stopped_and_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     want = go(tmp_path / "other")
-    calls = counted(monkeypatch, stop=6)
+    calls = trained(monkeypatch, stop=6)
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path)
     assert set(luf_files(tmp_path / "models").entries()[NAME]) == {"paired"}, "which was complete"
@@ -128,7 +121,7 @@ def test_a_damaged_file_is_trained_anew_and_so_is_another_recipe(
     (file,) = one.task(tmp_path / "runs").stored.args  # type: ignore[attr-defined]
     raw = file.read_bytes()
     file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-    calls = counted(monkeypatch)
+    calls = trained(monkeypatch)
     assert go(tmp_path, designs=["paired"]) == want and calls == [(0, one.hidden)]
     assert file.read_bytes() == raw
     monkeypatch.setitem(RECIPES, NAME, dataclasses.replace(RECIPES[NAME], epochs=1))

@@ -24,7 +24,6 @@ from course_lib.lab import examine as examination
 from course_lib.lab import score as room
 from course_lib.lab.publish import add_scores, publish
 from course_lib.lab.score import (
-    ESTIMATORS,
     PLANS,
     Plan,
     Search,
@@ -40,9 +39,11 @@ from course_lib.recipes import Copies
 from course_lib.scores import cau, cru_eps, cru_s, eou, least_eps
 from course_lib.zoo import entry, load_model, load_record, load_report, load_scores, manifest
 from tests.helpers import network_of, tiny_dataset, with_tiny_recipes
+from tests.lab.calls import counted
 
 NAME = "tiny/first"
-SEARCHES = {k: Search(k, PGD(steps=2), 0.02, 0.1, 0.01, batch=5) for k in ESTIMATORS}
+KINDS = ("bisection", "increments")
+SEARCHES = tuple(Search(kind, PGD(steps=2), 0.02, 0.1, 0.01, batch=5) for kind in KINDS)
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with_tiny_recipes(monkeypatch)
     examination._images.cache_clear()
     examination.stored_model.cache_clear()
-    monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255), ("pgd20", 4 / 255)), SEARCHES))
+    monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255), ("pgd10", 0.3)), SEARCHES))
     made = {"model": "lenet5", "classes": ["cat", "dog", "frog"]}
     for seed in (0, 1):
         publish(NAME, seed, network_of(RECIPES[NAME]),
@@ -80,14 +81,16 @@ def test_every_score_joins_the_record_and_the_weights_stay(models: Path) -> None
         assert [r["value"] for r in by_kind(rows, "CAU", seed)] == [cau(report)]
         first, _ = by_kind(rows, "CRU_s", seed)
         assert (first["attack"], first["value"]) == ("pgd10", cru_s(report))
-        assert [r["estimator"] for r in by_kind(rows, "CRU_eps", seed)] == list(ESTIMATORS)
+        assert [r["estimator"] for r in by_kind(rows, "CRU_eps", seed)] == list(KINDS)
         assert not by_kind(rows, "EOU", seed)
     assert json.loads(json.dumps(rows)) == rows
+    # two seeds, each under two budgets in one batch and by two searches in three
+    assert len(list(models.parent.rglob("pieces/*"))) == 2 * (2 * 1 + 2 * 3)
 
 
 def test_least_budgets_are_those_of_the_library(models: Path,
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    searches = {k: dataclasses.replace(s, batch=50) for k, s in SEARCHES.items()}
+    searches = tuple(dataclasses.replace(s, batch=50) for s in SEARCHES)
     monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255),), searches))
     row, _ = by_kind(call(models, seeds=1), "CRU_eps")
     test = tiny_dataset().test
@@ -95,7 +98,7 @@ def test_least_budgets_are_those_of_the_library(models: Path,
                       first=0.02, cap=0.1, tolerance=0.01)
     assert row["by_class"] == found.by_class(test.y, 3).tolist()
     assert row["value"] == cru_eps(found, test.y, 3) and row["steps"] == found.steps
-    assert row["counts"] == [4, 4, 4] and row["told"] == repr(plan_of(NAME).searches["bisection"])
+    assert row["counts"] == [4, 4, 4] and row["told"] == repr(searches[0])
     assert row["censored"] == [float(found.censored[test.y == c].float().mean()) for c in range(3)]
     few = by_kind(call(models, seeds=1, per_class=2), "CRU_eps")[0]
     assert few["counts"] == [2, 2, 2] and few["steps"] < row["steps"]
@@ -107,16 +110,7 @@ def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch)
         record = {k: v for k, v in load_record(NAME, seed=seed, root=models).items()
                   if k != "scores"}
         publish(NAME, seed, load_model(NAME, seed=seed, root=models), record, models)
-    calls: list[int] = []
-    real = Search.__call__
-
-    def watched(self: Search, *args: Any) -> Any:
-        calls.append(len(calls))
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return real(self, *args)
-
-    monkeypatch.setattr(Search, "__call__", watched)
+    calls = counted(monkeypatch, Search, "__call__", lambda *_: None, stop=4)
     with pytest.raises(KeyboardInterrupt):
         call(models)
     # three batches an estimator and seed, of five images and less
@@ -142,7 +136,7 @@ def test_what_is_undefined_is_told_and_never_a_zero() -> None:
     assert row["value"] == 0.5 and row["value_correct_only"] is None
     assert "No image of cat is right when clean" in row["why_correct_only"]
     wrong = torch.tensor([[0.0, 0, 1, 1], [0, 0, 0.1, 0.2], [0, 0, 0, 0], [5, 5, 5, 5]])
-    least = least_row(wrong, SEARCHES["bisection"], ("cat", "dog"))
+    least = least_row(wrong, SEARCHES[0], ("cat", "dog"))
     assert least["value"] == pytest.approx(0.15) and least["steps"] == 20
     assert least["value_right_only"] is None and "Class 0 holds no ex" in least["why_right_only"]
 
@@ -159,8 +153,8 @@ def test_a_model_of_static_copies_is_also_shown_static_copies(
     words: dict[str, Any] = {"jobs": 1, "out": models.parent, "models": models, "progress": False}
     rows = score_stored(["tiny/static"], **words)
     static = [r for r in rows if r["score"] == "static"]
-    assert [(r["eps"], r["attack"]) for r in static] == [(2 / 255, NAME), (4 / 255, NAME)]
-    z = copies.attack.at(4 / 255)(load_model(NAME, root=models), test.images(), test.y)
+    assert [(r["eps"], r["attack"]) for r in static] == [(2 / 255, NAME), (0.3, NAME)]
+    z = copies.attack.at(0.3)(load_model(NAME, root=models), test.images(), test.y)
     for key, x in (("accuracy", z), ("clean_accuracy", test.images())):
         right = float((predict(other, x) == test.y).double().mean())
         assert static[1][key] == pytest.approx(right)
@@ -258,7 +252,7 @@ def test_stored_scores_are_those_of_the_stored_reports() -> None:
             b: {"score": "CRU_s", "attack": b[0], "eps": b[1], **cru_s_row(reports[b])}
             for b in plan.budgets}, name
         assert {r["estimator"]: r["told"] for r in kinds["CRU_eps"]} == {
-            k: repr(s) for k, s in plan.searches.items()}, name
+            s.estimator: repr(s) for s in plan.searches}, name
         assert {r["group"] for r in kinds.get("EOU", [])} == set(plan.groups), name
 
 
