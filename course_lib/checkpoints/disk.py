@@ -40,7 +40,7 @@ class Key(NamedTuple):
 class Folder:
     """A folder of checkpoints on one disk."""
 
-    keep = 3  # so many of the newest that verify
+    keep = 3  # so many of the newest that verify; older ones are deleted
     _count = itertools.count()
 
     def __init__(self, path: Path) -> None:

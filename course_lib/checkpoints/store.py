@@ -8,7 +8,7 @@
 
 A save names its bytes by their hash, so damage shows. It writes a temporary file, syncs and
 renames it: a kill or a power cut leaves the old files, or one more that is complete. Older files go
-once three newer ones verify. The mirror gets its copy in the background (see mirror.py).
+once `keep` newer ones verify. The mirror gets its copy in the background (see mirror.py).
 The newest checkpoint is the one of the highest step that verifies, in either place.
 """
 
@@ -30,7 +30,7 @@ from filelock import FileLock, Timeout
 from course_lib.checkpoints.disk import Damaged, Folder
 from course_lib.checkpoints.mirror import Mirror
 from course_lib.checkpoints.packing import FORMAT, SaveError, pack, unpack
-from course_lib.errors import CourseError
+from course_lib.errors import CourseError, whole
 from course_lib.files import NO_LOCKS
 
 RECORD = "store.json"  # what the store was made from, for people and for `open`
@@ -43,16 +43,19 @@ class Store:
 
     closing_time = 20.0  # seconds that `close` waits for the mirror
 
-    def __init__(self, dir: str | Path, mirror: str | Path | None = None) -> None:
+    def __init__(self, dir: str | Path, mirror: str | Path | None = None, *, keep: int = 3) -> None:
         self.dir = Path(dir)
         try:
             self.dir.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
-            raise CourseError(f"No store can be made in {self.dir}: {error}. Choose a folder that "
-                              "you may write to.") from None
+            reason = getattr(error, "strerror", None) or error
+            raise CourseError(f"No store can be made in {self.dir} ({reason}). Choose a folder "
+                              "that you may write to.") from None
         self.folder = Folder(self.dir)
         self.mirror = None if mirror is None else Mirror(Path(mirror))
         self.folders = [self.folder, self.mirror] if self.mirror else [self.folder]
+        for folder in self.folders:
+            folder.keep = whole(keep, "keep", 3)
         self._lock: FileLock | None = None
         self._identity: dict[str, Plain] | None = None
         self._saved: int | None = None
@@ -140,9 +143,12 @@ class Store:
         self.folder.write_atomic(
             HOLDER, f"process {os.getpid()} on {platform.node()} (since {since})".encode())
 
-    def latest(self, tries: int = 20) -> tuple[int, dict[str, Any]] | None:
+    def latest(self) -> tuple[int, dict[str, Any]] | None:
         """(step, state) of the newest checkpoint that verifies, or None. Warns of those that do
-        not. Looks again, `tries` times, when a writer has deleted one, having newer ones."""
+        not."""
+        return self._newest(tries=20)
+
+    def _newest(self, tries: int) -> tuple[int, dict[str, Any]] | None:
         candidates = []
         for folder in self.folders:
             try:
@@ -158,8 +164,8 @@ class Store:
                                   + _differences(identity, self._identity))
                 return key.step, state
             except (Damaged, OSError) as reason:
-                if tries and isinstance(reason, FileNotFoundError):
-                    return self.latest(tries - 1)
+                if tries and isinstance(reason, FileNotFoundError):  # a writer has newer ones
+                    return self._newest(tries - 1)
                 folder.verdicts[key] = False
                 self._warn(f"{folder.path / str(key)} is skipped: {reason}.")
         return None
@@ -189,7 +195,7 @@ class Store:
         paths = [folder.path for folder in self.folders]
         free = next(n for n in itertools.count(2)
                     if not any(os.path.exists(f"{path}-{n}") for path in paths))
-        return Store(*(f"{path}-{free}" for path in paths))
+        return Store(*(f"{path}-{free}" for path in paths), keep=self.folder.keep)
 
     @property
     def status(self) -> str:

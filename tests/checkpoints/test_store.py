@@ -153,6 +153,12 @@ def test_keeps_the_newest_three(tmp_path: Path) -> None:
         store.save(step, {"model": {}, "step": step})
     assert sorted(key.step for key in store.folder.copies()) == [9, 30, 200]
     assert newest(store) == 200
+    more = Store(tmp_path, keep=5)
+    for step in range(201, 210):
+        more.save(step, {"model": {}})
+    assert sorted(key.step for key in more.folder.copies()) == [205, 206, 207, 208, 209]
+    with pytest.raises(CourseError, match="keep is 2; it must be a whole number, 3 or more"):
+        Store(tmp_path, keep=2)
 
 
 @pytest.mark.parametrize(
