@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from course_lib.errors import CourseError
 
+RECORD = "store.json"  # what a store was made from, for people and for `Store.open`
 MAX_BYTES = 4 << 30  # the largest checkpoint that is read at all
 SPARES = 4  # how many second copies, "name (1)" .., are tried where a damaged file has the name
 NAME = re.compile(r"ckpt-(0|[1-9][0-9]{0,17})-([0-9a-f]{64})(?: \([0-9]{1,3}\))?")

@@ -27,15 +27,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from course_lib.checkpoints.disk import Damaged, Folder
+from course_lib.checkpoints.disk import RECORD, Damaged, Folder
 from course_lib.checkpoints.mirror import Mirror
 from course_lib.checkpoints.packing import FORMAT, SaveError, pack, unpack
 from course_lib.errors import CourseError, whole
 from course_lib.files import NO_LOCKS
 
-RECORD = "store.json"  # what the store was made from, for people and for `open`
 HOLDER = "last-writer.txt"  # names the process that has the lock
-Plain = str | int | float | bool | None
 
 
 class Store:
@@ -57,12 +55,12 @@ class Store:
         for folder in self.folders:
             folder.keep = whole(keep, "keep", 3)
         self._lock: FileLock | None = None
-        self._identity: dict[str, Plain] | None = None
+        self._identity: dict[str, Any] | None = None
         self._saved: int | None = None
         self._failed = ""
         self._warned: set[str] = set()
 
-    def open(self, identity: Mapping[str, Plain], environment: Mapping[str, Plain]) -> None:
+    def open(self, identity: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         """Check that this run may continue from the checkpoints here, and become the only writer.
 
         CourseError lists how `identity` differs from the stored one, or names another writer.
@@ -227,7 +225,7 @@ class Store:
             warnings.warn(text, UserWarning, stacklevel=3)
 
 
-def _differences(before: Mapping[str, object], now: Mapping[str, object]) -> str:
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """
     >>> _differences({"rate": 0.1, "data": "ab"}, {"rate": 0.2, "data": "ab", "seed": 1})
     'rate is 0.2, was 0.1; seed is 1, was not given'

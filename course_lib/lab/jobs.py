@@ -150,10 +150,9 @@ def workers(backend: str, jobs: int, scheduler: str | None) -> Iterator[None]:
                 options = {"client": stack.enter_context(Client(scheduler, set_as_default=False))
                            if scheduler else default_client()}
             except (OSError, ValueError) as e:
-                where = f"at {scheduler}" if scheduler else "in this process (distributed.Client)"
-                raise CourseError(f"No dask scheduler answers {where}. Start one (`dask scheduler`,"
-                                  f" then `dask worker ADDRESS`) and pass scheduler=ADDRESS. ({e})"
-                                  ) from None
+                raise CourseError(f"No dask scheduler answers ({e}). Start one (`dask scheduler`, "
+                                  "then `dask worker ADDRESS`) and pass scheduler=ADDRESS, or make "
+                                  "a distributed.Client in this process.") from None
         # joblib replaces a worker whose memory has grown; no task is lost
         warnings.filterwarnings("ignore", "A worker stopped while")
         with joblib.parallel_config(backend, **options):

@@ -3,9 +3,11 @@ from __future__ import annotations
 import collections
 import hashlib
 import io
+import itertools
 import json
 import os
 import threading
+import time
 import warnings
 from contextlib import closing
 from pathlib import Path
@@ -21,17 +23,13 @@ from course_lib.checkpoints.disk import Key
 from course_lib.checkpoints.packing import DTYPES
 from course_lib.checkpoints.store import RECORD
 from course_lib.errors import CourseError
-from tests.faults.shims import WatchedDisk, same
+from tests.faults.conftest import patient  # noqa: F401
+from tests.faults.shims import calls_of_a_save, same
 
 IDENTITY = {"recipe": "exp1/pgd-at", "rate": 0.001, "data": "ab12", "classes": "cat, dog",
             "format": 1}
 ENVIRONMENT = {"threads": 1, "torch": "2.13.0", "cpu": "AVX2"}
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that is closed waits long enough for its mirror, on a busy machine too."""
-    monkeypatch.setattr(Store, "closing_time", 120.0)
+YEAR = 365 * 24 * 3600.0
 
 
 def a_state() -> dict[str, Any]:
@@ -92,23 +90,17 @@ def test_a_file_can_be_read_by_others(tmp_path: Path) -> None:
         assert json.loads(file.metadata()["checkpoint"])["step"] == 3
 
 
-def of_the_old_format(folder: Path, record: bool = True) -> None:
-    """An unfinished run as it was stored before format 2, by torch.save and with a marker."""
-    file = io.BytesIO()
-    torch.save({"format": 1, "step": 7, "identity": IDENTITY, "state": {"model": {}}}, file)
-    name = f"ckpt-7-{hashlib.sha256(file.getvalue()).hexdigest()}"
-    folder.mkdir()
-    (folder / name).write_bytes(file.getvalue())
-    (folder / f"{name}.ok").write_text("{}")
-    if record:
-        (folder / "store.json").write_text(json.dumps(
-            {"format": 1, "identity": IDENTITY, "environment": ENVIRONMENT}))
-
-
 @pytest.mark.parametrize("place", ["here", "there"])
 def test_an_unfinished_run_of_the_old_format_is_refused_in_words(tmp_path: Path,
         place: str) -> None:
-    of_the_old_format(tmp_path / place)
+    """As it was stored before format 2, by torch.save."""
+    (folder := tmp_path / place).mkdir()
+    torch.save({"format": 1, "step": 7, "identity": IDENTITY, "state": {"model": {}}},
+               file := io.BytesIO())
+    name = f"ckpt-7-{hashlib.sha256(file.getvalue()).hexdigest()}"
+    (folder / name).write_bytes(file.getvalue())
+    (folder / RECORD).write_text(json.dumps(
+        {"format": 1, "identity": IDENTITY, "environment": ENVIRONMENT}))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     store = Store(tmp_path / "here", tmp_path / "there")
     with pytest.raises(CourseError,
@@ -117,21 +109,12 @@ def test_an_unfinished_run_of_the_old_format_is_refused_in_words(tmp_path: Path,
                        "again from the start, or train beside it: store = store.fresh"):
         store.open(IDENTITY, ENVIRONMENT)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.warns(UserWarning, match="is skipped: torch.save wrote it for an older version .*: "
-                      "train this model again from the start"):
-        assert store.latest() is None
-    with closing(store.fresh()) as fresh:
-        fresh.open(IDENTITY, ENVIRONMENT)
-        fresh.save(1, {"model": {}})
-
-
-def test_a_checkpoint_of_the_old_format_does_not_stop_a_new_run(tmp_path: Path) -> None:
-    of_the_old_format(tmp_path / "run", record=False)
-    with closing(Store(tmp_path / "run")) as store:
-        store.open(IDENTITY, ENVIRONMENT)
-        store.save(1, {"model": {}})
-        with pytest.warns(UserWarning, match="torch.save wrote it"):
-            assert newest(store) == 1
+    (folder / RECORD).unlink()  # its checkpoint stops no new run
+    store.open(IDENTITY, ENVIRONMENT)
+    store.save(1, {"model": {}})
+    store.close()
+    with pytest.warns(UserWarning, match="ckpt-7-.* is skipped"):
+        assert newest(store) == 1
 
 
 def test_what_is_saved_is_the_state_of_that_moment(tmp_path: Path) -> None:
@@ -344,36 +327,34 @@ def test_a_damaged_record_is_made_anew(tmp_path: Path) -> None:
     other.close()
 
 
-def test_half_written_files_are_swept_away_by_the_next_run(tmp_path: Path) -> None:
-    (tmp_path / ".tmp-123-0").write_bytes(b"half a checkpoint")
-    (tmp_path / "notes.txt").write_text("mine")
-    with closing(Store(tmp_path)) as store:
-        store.open(IDENTITY, ENVIRONMENT)
-        assert not (tmp_path / ".tmp-123-0").exists()
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_the_order_of_a_save(tmp_path: Path) -> None:
+def test_the_order_of_a_save_and_of_a_copy(tmp_path: Path) -> None:
     """Nothing but a power cut can show that a fsync is missing: so the calls themselves are
     compared."""
-    store = Store(tmp_path)
-    for step in range(3):
-        store.save(step, {"model": {}})
-    store.folder.disk = disk = WatchedDisk()
-    store.save(3, {"model": {}})
-    one_file = ["open", "write", "fsync", "close", "replace", "open", "fsync", "close"]
-    assert disk.seen == [*one_file, "listdir", "unlink"]
+    one_file = ["open", "write", "fsync", "close"]
+    assert calls_of_a_save(tmp_path) == [*one_file, "replace", "open", "fsync", "close", "listdir",
+                                         "unlink"]
+    assert calls_of_a_save(tmp_path / "2", mirror=True) == ["makedirs", *one_file, "open",
+                                                            "listdir", "truncate", "unlink"]
 
 
-def test_the_order_of_a_copy(tmp_path: Path) -> None:
-    store = Store(tmp_path / "here", tmp_path / "there")
-    assert store.mirror
-    for step in range(4):
-        store.mirror.disk = disk = WatchedDisk()
+@pytest.mark.parametrize(("before", "after"), [*itertools.product((-YEAR, 0.0, YEAR),
+                                                                  repeat=2)])
+def test_the_same_choice_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                 before: float, after: float) -> None:
+    now, store = time.time, Store(tmp_path / "here", tmp_path / "there")
+    for step, shift in enumerate((before, after, before, after, 0.0), start=1):
+        monkeypatch.setattr(time, "time", lambda shift=shift: now() + shift)
+        store.open(IDENTITY, ENVIRONMENT)
         store.save(step, {"model": {}})
-        assert store.mirror.close(60)
-    one_file = ["open", "write", "fsync", "close", "open"]
-    assert disk.seen == ["makedirs", *one_file, "listdir", "truncate", "unlink"]
+        store.close()
+        for path in tmp_path.glob(f"*/ckpt-{step}-*"):
+            os.utime(path, (now() + shift, now() + shift))
+        assert newest(store) == step
+    for place in (tmp_path / "here", tmp_path / "there"):
+        assert sorted(key.step for key in Store(place).folder.copies()) == [3, 4, 5]
+        for i, path in enumerate(sorted(place.iterdir())):
+            os.utime(path, (now() + YEAR * (i % 3 - 1),) * 2)
+        assert newest(Store(place)) == 5
 
 
 def test_a_file_that_is_listed_but_not_there_is_skipped(tmp_path: Path) -> None:

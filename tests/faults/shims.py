@@ -112,6 +112,24 @@ class WatchedDisk:
         pass
 
 
+def filled(folder: Path, mirror: Path | None = None) -> Store:
+    """A store with three checkpoints, so that the next save also prunes."""
+    store = Store(folder, mirror)
+    for step in range(3):
+        store.save(step, make_state(step))
+        assert store.mirror is None or store.mirror.close(60)
+    return store
+
+
+def calls_of_a_save(folder: Path, *, mirror: bool = False) -> list[str]:
+    """The calls of a save that also prunes, or of its copy in the mirror."""
+    store = filled(folder / "dry", folder / "dry mirror" if mirror else None)
+    disk = (store.mirror or store.folder).disk = WatchedDisk()
+    store.save(3, make_state(3))
+    store.close()
+    return disk.seen
+
+
 class FailingDisk(WatchedDisk):
     """Call number `at`, and where it `stays` broken every later one, ends with an error."""
 

@@ -236,8 +236,8 @@ FORGERIES: dict[str, tuple[Callable[[], bytes], str]] = {
     "zeros": (lambda: bytes(1000), NO_STATE),
     "empty": (lambda: b"", NO_STATE),
     "a pickle": (lambda: pickle.dumps(Runs()), "header is longer"),
-    "of the old format": (lambda: by_torch_save(STATE), "torch.save wrote it for an older version"),
-    "code": (lambda: by_torch_save(Runs()), "torch.save wrote it for an older version"),
+    "of the old format": (lambda: by_torch_save(STATE), "header is longer"),
+    "code": (lambda: by_torch_save(Runs()), "header is longer"),
 }
 
 

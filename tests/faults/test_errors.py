@@ -16,25 +16,15 @@ from course_lib.checkpoints import SaveError, Store
 from course_lib.errors import CourseError
 from course_lib.training import fit
 from tests.faults.jobs import EPOCHS, training
-from tests.faults.shims import ERRORS, FailingDisk, WatchedDisk, make_state, newest, same
-
-
-def filled(folder: Path, mirror: Path | None = None) -> Store:
-    """A store with three checkpoints, so that the next save also prunes."""
-    store = Store(folder, mirror)
-    for step in range(3):
-        store.save(step, make_state(step))
-        assert store.mirror is None or store.mirror.close(60)
-    return store
-
-
-def calls_of_a_save(folder: Path, *, mirror: bool = False) -> list[str]:
-    store = filled(folder / "dry", folder / "dry mirror" if mirror else None)
-    disk = WatchedDisk()
-    (store.mirror or store.folder).disk = disk
-    store.save(3, make_state(3))
-    assert store.mirror is None or store.mirror.close(60)
-    return disk.seen
+from tests.faults.shims import (
+    ERRORS,
+    FailingDisk,
+    calls_of_a_save,
+    filled,
+    make_state,
+    newest,
+    same,
+)
 
 
 @pytest.mark.parametrize("code", ERRORS, ids=os.strerror)

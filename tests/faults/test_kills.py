@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from course_lib.checkpoints import Store
-from tests.faults.shims import WatchedDisk, end, make_state, newest, share, start
+from tests.faults.shims import calls_of_a_save, end, filled, make_state, newest, share, start
 
 KILLS = 200
 METHODS = ("natural", "pgd_at", "stateful")
@@ -105,61 +105,36 @@ def test_killed_training_ends_with_the_same_bits(undisturbed: dict[str, Any], fo
     print(f"{name}: {kills} kills, {in_save} inside a save, {run} trainings")
 
 
-def steps_of_a_save(folder: Path) -> list[str]:
-    """The calls of a save that also prunes, by name."""
-    store = Store(folder)
-    for step in range(3):
-        store.save(step, make_state(step))
-    store.folder.disk = disk = WatchedDisk()
-    store.save(3, make_state(3))
-    return disk.seen
+def moments(calls: list[str]) -> list[tuple[int, str]]:
+    """When a process is killed: before and after each call, and in the middle of a write."""
+    return [(at, when) for at, call in enumerate(calls)
+            for when in ("before", "after", *(["half"] if call == "write" else []))]
 
 
 def test_kill_at_each_step_of_a_save(folder: Path) -> None:
-    calls = steps_of_a_save(folder / "dry")
-    assert {"open", "write", "fsync", "close", "replace", "unlink"} <= set(calls)
-    for at, call in enumerate(calls):
-        for when in ("before", "half", "after") if call == "write" else ("before", "after"):
-            store = Store(place := folder / f"{at}{when}")
-            for step in range(3):
-                store.save(step, make_state(step))
-            best = 2
-            for step in range(3, 3 + share(10)):
-                assert end(start("save_and_die", folder=str(place), step=step, at=at,
-                                 when=when)) == -signal.SIGKILL
-                found = newest(place)
-                assert found in (best, step)
-                best = found
-            assert newest_after_another_save(place) == 100
-            assert not list(place.glob(".tmp-*"))
-
-
-def newest_after_another_save(folder: Path) -> int:
-    store = Store(folder)
-    store.open({"run": 1}, {})  # the dead one's lease is no hindrance
-    store.save(100, make_state(100))
-    found = store.latest()
-    store.close()
-    assert found is not None
-    return found[0]
+    for at, when in moments(calls_of_a_save(folder)):
+        place = filled(folder / f"{at}{when}").dir
+        best = 2
+        for step in range(3, 3 + share(10)):
+            assert end(start("save_and_die", folder=str(place), step=step, at=at,
+                             when=when)) == -signal.SIGKILL
+            found = newest(place)
+            assert found in (best, step)
+            best = found
+        store = Store(place)
+        store.open({"run": 1}, {})  # the dead one's lock is no hindrance
+        store.save(100, make_state(100))
+        store.close()
+        assert newest(place) == 100
+        assert not list(place.glob(".tmp-*"))
 
 
 def test_kill_at_each_step_of_a_copy(folder: Path) -> None:
     """The machine is gone with its disk: what the mirror verified before is found there."""
-    store = Store(folder / "dry", folder / "dry mirror")
-    assert store.mirror
-    for step in range(4):
-        store.mirror.disk = disk = WatchedDisk()
-        store.save(step, make_state(step))
-        assert store.mirror.close(60)
-    for at, call in enumerate(disk.seen):
-        for when in ("before", "half", "after") if call == "write" else ("before", "after"):
-            store = Store(folder / f"local {at}{when}", mirror := folder / f"mirror {at}{when}")
-            for step in range(3):
-                store.save(step, make_state(step))
-                assert store.mirror and store.mirror.close(60)
-            words = {"folder": str(folder / f"new machine {at}{when}"), "mirror": str(mirror)}
-            assert end(start("save_and_die", step=3, at=at, when=when, **words)) == -signal.SIGKILL
-            with warnings.catch_warnings():  # a copy that was cut short has its name already
-                warnings.filterwarnings("ignore", ".*do not hash to its name")
-                assert newest(mirror) in (2, 3)
+    for at, when in moments(calls_of_a_save(folder, mirror=True)):
+        filled(folder / f"local {at}{when}", mirror := folder / f"mirror {at}{when}")
+        words = {"folder": str(folder / f"new machine {at}{when}"), "mirror": str(mirror)}
+        assert end(start("save_and_die", step=3, at=at, when=when, **words)) == -signal.SIGKILL
+        with warnings.catch_warnings():  # a copy that was cut short has its name already
+            warnings.filterwarnings("ignore", ".*do not hash to its name")
+            assert newest(mirror) in (2, 3)

@@ -141,20 +141,6 @@ def test_drive_fails_in_mid_run_and_comes_back(wanted: dict[str, Tensor], code: 
     assert store.status == "saved locally, on Drive, verified"
 
 
-def test_drive_is_full_from_the_start(wanted: dict[str, Tensor]) -> None:
-    store = colab.setup(drive=True).store("run")
-    assert store.mirror
-    store.mirror.disk = FailingDisk(0, errno.ENOSPC, stays=True)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        weights = cell(store)
-    assert equal(weights, wanted)
-    texts = [str(warning.message) for warning in told]
-    assert len([text for text in texts if "No space left on device" in text]) == 1
-    assert len([text for text in texts if "not yet in" in text]) == 1
-    assert store.status == "saved locally"
-
-
 def test_another_learning_rate_is_not_stuck(wanted: dict[str, Tensor]) -> None:
     session = colab.setup()
     stopped(session.store("run"))
