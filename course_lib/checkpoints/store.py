@@ -73,7 +73,7 @@ class Store:
         try:
             self._become_the_only_writer()
             for spare in self.dir.glob(".tmp-*"):  # what killed saves left half-written
-                spare.unlink()
+                spare.unlink(missing_ok=True)
             if self.folder in without:
                 self.folder.write_atomic(RECORD, text)
         except OSError as error:
