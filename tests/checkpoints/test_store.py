@@ -24,7 +24,7 @@ from course_lib.checkpoints.packing import DTYPES
 from course_lib.checkpoints.store import RECORD
 from course_lib.errors import CourseError
 from tests.faults.conftest import patient  # noqa: F401
-from tests.faults.shims import calls_of_a_save, same
+from tests.faults.shims import WatchedDisk, calls_of_a_save, same
 
 IDENTITY = {"recipe": "exp1/pgd-at", "rate": 0.001, "data": "ab12", "classes": "cat, dog",
             "format": 1}
@@ -363,3 +363,18 @@ def test_a_file_that_is_listed_but_not_there_is_skipped(tmp_path: Path) -> None:
     (tmp_path / str(Key(9, "a" * 64))).symlink_to("nowhere")
     with pytest.warns(UserWarning, match="ckpt-9-a* is skipped: .*No such file"):
         assert newest(store) == 1
+
+
+def test_a_checkpoint_that_goes_while_it_is_read_has_a_newer_one(tmp_path: Path) -> None:
+    class Racing(WatchedDisk):
+        def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:
+            if name == "open" and args[0].name.startswith("ckpt-1-"):
+                Store(tmp_path).save(2, {"model": {}})
+                args[0].unlink()
+
+    store = Store(tmp_path)
+    store.save(1, {"model": {}})
+    store.folder.disk = Racing()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert newest(store) == 2
