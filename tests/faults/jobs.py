@@ -126,14 +126,14 @@ def save_and_die(folder: str, step: int, at: int, when: str, mirror: str | None 
 
 
 def write_many(folder: str, who: int, first: int, saves: int) -> None:
-    """Save as fast as possible, without a lease."""
+    """Save as fast as possible, without a lock."""
     store = Store(folder)
     for step in range(first, first + saves):
         store.save(step, make_state(step, seed=who))
 
 
 def hold(folder: str, ready: str) -> None:
-    """Hold the lease until killed."""
+    """Hold the lock until killed."""
     store = Store(folder)
     store.open({"run": 1}, {})
     store.save(1, make_state(1))

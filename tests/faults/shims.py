@@ -198,8 +198,9 @@ class LyingDisk:
         while self.late:
             self.late.pop()()
 
-    def open(self, path: Path, flags: int, mode: int = 0o600) -> int:
+    def open(self, place: str | Path, flags: int, mode: int = 0o600) -> int:
         self.may_fail()
+        path = Path(place)
         if not flags & os.O_CREAT and self.lies("short read", 0.3):
             data = path.read_bytes()
             path = path.with_name(".half")
