@@ -13,6 +13,7 @@ import os
 import statistics
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def fill(name: str, folder: str) -> dict[str, float]:
         parameter.grad = torch.randn_like(parameter)
     optimiser.step()
     times = []
-    with Store(folder) as store:
+    with closing(Store(folder)) as store:
         store.open({"model": name}, {})
         for step in range(4):
             began = time.perf_counter()
@@ -125,7 +126,7 @@ def resume(name: str, folder: str) -> float:
     model = MODULES[name]()
     optimiser = torch.optim.Adam(model.parameters())
     began = time.perf_counter()
-    with Store(folder) as store:
+    with closing(Store(folder)) as store:
         store.open({"model": name}, {})
         step, state = store.latest() or (-1, {})
         model.load_state_dict(state["model"])

@@ -14,30 +14,28 @@ import threading
 import time
 from pathlib import Path
 
-from course_lib.checkpoints.disk import Folder
-from course_lib.checkpoints.packing import Packed
+from course_lib.checkpoints.disk import RECORD, Folder, Key
 
 
-class Mirror:
+class Mirror(Folder):
     """Copies to `path`, in the background, the checkpoint that is newest when it has time."""
 
-    def __init__(self, path: Path, keep: int) -> None:
-        self.folder = Folder(path)
-        self.keep = keep
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.record = b""  # the text of store.json, written before the first checkpoint
         self.verified = -1  # the newest step that was read back from there
         self.failures: set[str] = set()  # the training's thread warns of them
         self.anchor = next(parent for parent in path.absolute().parents
                            if _device(parent) is not None)
         self._device = _device(self.anchor)
-        self._next: Packed | None = None
+        self._next: tuple[Key, bytes] | None = None
         self._thread: threading.Thread | None = None
         self._change = threading.Condition()
 
-    def offer(self, packed: Packed) -> None:
+    def offer(self, key: Key, data: bytes) -> None:
         """Copy this one when there is time, instead of one that still waits. Returns at once."""
         with self._change:
-            self._next = packed
+            self._next = key, data
             self._start()
 
     def close(self, seconds: float) -> bool:
@@ -52,9 +50,9 @@ class Mirror:
 
     def failure(self, error: BaseException) -> str:
         """A failure in words, the same ones for the same cause."""
-        return (f"The copy in {self.folder.path} fails "
-                f"({getattr(error, 'strerror', None) or error}). Training goes on and saves "
-                "locally; each save tries again. Check that Drive is connected and has space.")
+        return (f"The copy in {self.path} fails ({getattr(error, 'strerror', None) or error}). "
+                "Training goes on and saves locally; each save tries again. Check that Drive is "
+                "connected and has space.")
 
     def _start(self) -> None:
         if self._next is not None and self._thread is None:
@@ -62,33 +60,33 @@ class Mirror:
             self._thread.start()
 
     def _work(self) -> None:
-        failed: Packed | None = None
+        failed: tuple[Key, bytes] | None = None
         while True:
             with self._change:  # as in offer, so that no offer is lost when the thread ends
-                packed, self._next = self._next, None
-                if packed is None:
+                offered, self._next = self._next, None
+                if offered is None:
                     self._next, self._thread = failed, None
                     self._change.notify_all()
                     return
             try:
-                self.copy(packed)
+                self.copy(*offered)
                 failed = None
             except Exception as error:  # nothing must end the thread, or the training
                 self.failures.add(self.failure(error))
-                failed = packed
+                failed = offered
 
-    def copy(self, packed: Packed) -> None:
+    def copy(self, key: Key, data: bytes) -> None:
         """One complete copy; OSError when any of it fails. Every step may be repeated."""
         if _device(self.anchor) != self._device:  # an unmounted Drive is an empty local folder
             raise OSError(errno.ENOTCONN, f"{self.anchor} is not there any more")
-        self.folder.disk.make(self.folder.path)
+        self.disk.makedirs(self.path, exist_ok=True)
         if self.record:
-            self.folder.write_once("store.json", self.record)
+            self.write_once(RECORD, self.record)
             self.record = b""
-        self.folder.write_once(str(packed.key), packed.data)
-        self.folder.verdicts[packed.key] = True
-        self.verified = max(self.verified, packed.key.step)
-        self.folder.prune(self.keep, truncate=True)
+        self.write_once(str(key), data)
+        self.verdicts[key] = True
+        self.verified = max(self.verified, key.step)
+        self.prune(truncate=True)
 
 
 def _device(path: Path) -> int | None:

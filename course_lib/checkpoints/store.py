@@ -14,23 +14,26 @@ The newest checkpoint is the one of the highest step that verifies, in either pl
 
 from __future__ import annotations
 
-import errno
+import itertools
 import json
+import os
+import platform
+import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from course_lib.checkpoints.disk import Damaged, Folder, Gone, Key
-from course_lib.checkpoints.lease import Lease
+from filelock import FileLock, Timeout
+
+from course_lib.checkpoints.disk import RECORD, Damaged, Folder
 from course_lib.checkpoints.mirror import Mirror
 from course_lib.checkpoints.packing import FORMAT, SaveError, pack, unpack
 from course_lib.errors import CourseError, whole
+from course_lib.files import NO_LOCKS
 
-RECORD = "store.json"  # what the store was made from, for people and for `open`
-MAX_RECORD = 8 << 20
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-Plain = str | int | float | bool | None
+HOLDER = "last-writer.txt"  # names the process that has the lock
 
 
 class Store:
@@ -40,52 +43,103 @@ class Store:
 
     def __init__(self, dir: str | Path, mirror: str | Path | None = None, *, keep: int = 3) -> None:
         self.dir = Path(dir)
-        self.keep = whole(keep, "keep", 3)
-        self.folder = Folder(self.dir)
         try:
-            self.folder.disk.make(self.dir)
+            self.dir.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
-            raise CourseError(f"No store can be made in {self.dir}: {error}. Choose a folder that "
-                              "you may write to.") from None
-        self.mirror = None if mirror is None else Mirror(Path(mirror), keep)
-        self.lease = Lease(self.folder)
-        self._base = (self.dir, None if mirror is None else Path(mirror))
-        self._identity: dict[str, Plain] | None = None
+            reason = getattr(error, "strerror", None) or error
+            raise CourseError(f"No store can be made in {self.dir} ({reason}). Choose a folder "
+                              "that you may write to.") from None
+        self.folder = Folder(self.dir)
+        self.mirror = None if mirror is None else Mirror(Path(mirror))
+        self.folders = [self.folder, self.mirror] if self.mirror else [self.folder]
+        for folder in self.folders:
+            folder.keep = whole(keep, "keep", 3)
+        self._lock: FileLock | None = None
+        self._identity: dict[str, Any] | None = None
         self._saved: int | None = None
         self._failed = ""
         self._warned: set[str] = set()
 
-    def open(self, identity: Mapping[str, Plain], environment: Mapping[str, Plain]) -> None:
+    def open(self, identity: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         """Check that this run may continue from the checkpoints here, and become the only writer.
 
         CourseError lists how `identity` differs from the stored one, or names another writer.
         A different `environment` is only a warning.
         """
-        record = {"format": FORMAT, "identity": _flat(identity, "identity"),
-                  "environment": _flat(environment, "environment")}
-        for folder in self._folders():
-            self._compare(folder, record)
-        self._identity = dict(identity)
+        record = {"format": FORMAT, "identity": dict(identity), "environment": dict(environment)}
         text = json.dumps(record, indent=1).encode()
+        without = [folder for folder in self.folders if not self._continues(folder, record)]
+        self._identity = dict(identity)
         try:
-            self._lock()
-            self.folder.sweep()
-            if self._record(self.folder) is None:
+            self._become_the_only_writer()
+            for spare in self.dir.glob(".tmp-*"):  # what killed saves left half-written
+                spare.unlink(missing_ok=True)
+            if self.folder in without:
                 self.folder.write_atomic(RECORD, text)
         except OSError as error:
             self._warn(f"{self.dir} cannot be written to ({error.strerror or error}). Make it "
                        "writable, or nothing will be saved.")
-        if self.mirror and self._record(self.mirror.folder) is None:
+        if self.mirror and self.mirror in without:
             self.mirror.record = text
 
-    def _lock(self) -> None:
+    def _continues(self, folder: Folder, now: dict[str, Any]) -> bool:
+        """Does the folder hold this run? False when it has no store.json, or a damaged one, which
+        is made anew: each checkpoint knows its run. CourseError when it holds another run."""
         try:
-            self.lease.take()
+            content = json.loads(folder.read_file(RECORD))
+            form, identity, environment = (content["format"], {**content["identity"]},
+                                           {**content["environment"]})
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                self._warn(folder.failure(error))
+            return False
+        except (ValueError, LookupError, TypeError, RecursionError):
+            self._warn(f"{folder.path / RECORD} is damaged and is made anew.")
+            return False
+        if form != FORMAT:
+            raise CourseError(
+                f"{folder.path} holds unfinished checkpoints of format {form}, which this version "
+                f"of the course cannot read (it reads format {FORMAT}). Delete that folder to "
+                "train again from the start, or train beside it: store = store.fresh().")
+        if lines := _differences(identity, now["identity"]):
+            raise CourseError(
+                f"The store in {folder.path} was made by another run: {lines}. Restore these "
+                "settings to go on with that run; or start beside it with store = store.fresh(), "
+                "and name the folder store.dir from then on.")
+        if lines := _differences(environment, now["environment"]):
+            self._warn(f"This run goes on in another environment, {lines}: results should be "
+                       "equivalent, but may not be bit-identical.")
+        return True
+
+    def _become_the_only_writer(self) -> None:
+        """Take a lock that the system gives back when this process dies.
+
+        It spares a student two runs that undo each other's progress. Stores of one process share
+        it, so a stopped cell can run again. Files stay complete without it, and readers need none.
+        """
+        if self._lock is not None:
+            return
+        # a singleton counts how often this process took it
+        lock = FileLock(self.dir.resolve() / ".lock", thread_local=False, is_singleton=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            holder = "another process"
+            with suppress(OSError, ValueError):
+                holder = self.folder.read_file(HOLDER)[:200].decode()
+            raise CourseError(f"{self.dir} is being written by {holder}. Stop that run, or restart "
+                              "its kernel, and run this again; or go on in an empty store beside "
+                              "it: store.fresh().") from None
         except (OSError, NotImplementedError) as error:
             if isinstance(error, OSError) and error.errno not in NO_LOCKS:
                 raise
             self._warn(f"{self.dir} cannot be locked ({error}). Training goes on; take care that "
                        "no second run writes to this folder.")
+            return
+        self._lock = lock
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        self.folder.write_atomic(
+            HOLDER, f"process {os.getpid()} on {platform.node()} (since {since})".encode())
 
     def latest(self) -> tuple[int, dict[str, Any]] | None:
         """(step, state) of the newest checkpoint that verifies, or None. Warns of those that do
@@ -93,69 +147,53 @@ class Store:
         return self._newest(tries=20)
 
     def _newest(self, tries: int) -> tuple[int, dict[str, Any]] | None:
-        candidates = [(key, folder is self.folder, folder) for folder in self._folders()
-                      for key in self._keys(folder)]
-        for key, _, folder in sorted(candidates, reverse=True):
+        candidates = []
+        for folder in self.folders:
             try:
-                return key.step, self._load(key, folder)
-            except Damaged as reason:
-                if isinstance(reason, Gone) and tries:  # a writer has newer ones meanwhile
+                candidates += [(key, folder is self.folder, names, folder)
+                               for key, names in folder.copies().items()]
+            except OSError as error:
+                self._warn(folder.failure(error))
+        for key, _, names, folder in sorted(candidates, reverse=True):
+            try:
+                identity, state = unpack(folder.read(key, names), key)
+                if self._identity is not None and identity != self._identity:
+                    raise Damaged("it was made by another run: "
+                                  + _differences(identity, self._identity))
+                return key.step, state
+            except (Damaged, OSError) as reason:
+                if tries and isinstance(reason, FileNotFoundError):  # a writer has newer ones
                     return self._newest(tries - 1)
                 folder.verdicts[key] = False
                 self._warn(f"{folder.path / str(key)} is skipped: {reason}.")
         return None
 
-    def _keys(self, folder: Folder) -> list[Key]:
-        try:
-            return list(folder.copies())
-        except OSError as error:
-            self._unreadable(folder, error)
-            return []
-
-    def _load(self, key: Key, folder: Folder) -> dict[str, Any]:
-        identity, state = unpack(folder.read(key), key)
-        if self._identity is not None and identity != self._identity:
-            raise Damaged(f"it was made by another run: {_differences(identity, self._identity)}")
-        folder.verdicts[key] = True
-        return state
-
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save `state`, so that it survives whatever comes after this call; SaveError if not."""
-        whole(step, "step", 0)
         try:
-            packed = pack(step, self._identity or {}, state)
-            self.folder.write_atomic(str(packed.key), packed.data)
+            key, data = pack(step, self._identity or {}, state)
+            self.folder.write_atomic(str(key), data)
         except OSError as error:
             self._failed = error.strerror or str(error)
             raise SaveError(f"Step {step} is not saved in {self.dir}: {self._failed}. Earlier "
-                            "checkpoints are " "unchanged. If the disk is full, make space; "
-                            "training may go on meanwhile.") from None
+                            "checkpoints are unchanged. If the disk is full, make space.") from None
         self._saved, self._failed = step, ""
-        self.folder.verdicts[packed.key] = True
+        self.folder.verdicts[key] = True
         try:
-            self.folder.prune(self.keep)
+            self.folder.prune()
         except OSError as error:
             self._warn(f"Old checkpoints in {self.dir} cannot be deleted "
                        f"({error.strerror or error}); they only take up space.")
         if self.mirror:
-            self.mirror.offer(packed)
-        self._warn_of_mirror()
+            self.mirror.offer(key, data)
+            self._warn(*self.mirror.failures)
 
     def fresh(self) -> Store:
         """A new, empty store beside this one, dir-2, dir-3 and so on, and its mirror alike."""
-        path, mirror = self._beside()
-        store = Store(path, mirror, keep=self.keep)
-        store._base = self._base
-        return store
-
-    def _beside(self) -> tuple[Path, Path | None]:
-        here, there = self._base
-        for n in range(2, 10_000):
-            path = here.with_name(f"{here.name}-{n}")
-            mirror = there and there.with_name(f"{there.name}-{n}")
-            if _empty(path) and (mirror is None or _empty(mirror, unreachable=True)):
-                return path, mirror
-        raise CourseError(f"There are too many stores beside {here}. Delete those you do not need.")
+        paths = [folder.path for folder in self.folders]
+        free = next(n for n in itertools.count(2)
+                    if not any(os.path.exists(f"{path}-{n}") for path in paths))
+        return Store(*(f"{path}-{free}" for path in paths), keep=self.folder.keep)
 
     @property
     def status(self) -> str:
@@ -170,95 +208,28 @@ class Store:
     def close(self) -> None:
         """Wait a little for the mirror, warn if it is behind, and release the lock. `open` works
         again afterwards."""
-        if self.mirror and not self.mirror.close(self.closing_time):
-            self._warn(f"The newest checkpoint, step {self._saved}, is in {self.dir} but not yet "
-                       f"in {self.mirror.folder.path}.")
-        self._warn_of_mirror()
-        self.lease.release()
+        if self.mirror:
+            if not self.mirror.close(self.closing_time):
+                self._warn(f"The newest checkpoint, step {self._saved}, is in {self.dir} but not "
+                           f"yet in {self.mirror.path}.")
+            self._warn(*self.mirror.failures)
+        if self._lock is not None:
+            with suppress(OSError):  # the process ends some time, and the lock with it
+                self._lock.release()
+            self._lock = None
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _folders(self) -> list[Folder]:
-        return [self.folder, *([self.mirror.folder] if self.mirror else [])]
-
-    def _compare(self, folder: Folder, now: dict[str, Any]) -> None:
-        if (before := self._record(folder)) is None:
-            return
-        beside, _ = self._beside()
-        if before["format"] != FORMAT:
-            raise CourseError(
-                f"{folder.path} holds unfinished checkpoints of format {before['format']}, which "
-                f"this version of the course cannot read (it reads format {FORMAT}): delete that "
-                "folder to train this model again from the start, or train beside it with "
-                f"store = store.fresh(), which makes {beside}.")
-        if lines := _differences(before["identity"], now["identity"]):
-            raise CourseError(
-                f"The store in {folder.path} was made by another run: {lines}. Restore these "
-                "settings to go on with that run; or start beside it with store = store.fresh(), "
-                f"which makes {beside}, and name {beside} from then on.")
-        if lines := _differences(before["environment"], now["environment"]):
-            self._warn(f"This run goes on in another environment, {lines}: results should be "
-                       "equivalent, but may not be bit-identical.")
-
-    def _record(self, folder: Folder) -> dict[str, Any] | None:
-        """The content of store.json; None when there is none. A damaged one is made anew, since
-        each checkpoint knows its run."""
-        try:
-            found = json.loads(folder.disk.read(folder.path / RECORD, MAX_RECORD))
-            return {"format": found["format"], "identity": {**found["identity"]},
-                    "environment": {**found["environment"]}}
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            self._unreadable(folder, error)
-        except (ValueError, LookupError, TypeError, RecursionError):
-            self._warn(f"{folder.path / RECORD} is damaged and is made anew.")
-        return None
-
-    def _unreadable(self, folder: Folder, error: OSError) -> None:
-        self._warn(self.mirror.failure(error) if self.mirror and folder is self.mirror.folder else
-                   f"{folder.path} cannot be read ({error.strerror or error}): its checkpoints are "
-                   "not used.")
-
-    def _warn_of_mirror(self) -> None:
-        for text in list(self.mirror.failures) if self.mirror else []:
-            self._warn(text)
-
-    def _warn(self, text: str) -> None:
+    def _warn(self, *texts: str) -> None:
         """Each warning once per store."""
-        if text not in self._warned:
+        for text in [text for text in texts if text not in self._warned]:
             self._warned.add(text)
             warnings.warn(text, UserWarning, stacklevel=3)
 
 
-def _flat(words: Mapping[str, Plain], name: str) -> dict[str, Plain]:
-    for word, value in words.items():
-        if not isinstance(word, str) or type(value) not in (str, int, float, bool, type(None)):
-            raise CourseError(f"{name}[{word!r}] is {value!r}; it must be a string or a number, "
-                              "under a string.")
-    return dict(words)
-
-
-def _differences(before: Mapping[str, object], now: Mapping[str, object]) -> str:
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """
     >>> _differences({"rate": 0.1, "data": "ab"}, {"rate": 0.2, "data": "ab", "seed": 1})
     'rate is 0.2, was 0.1; seed is 1, was not given'
     """
-    def value(words: Mapping[str, object], word: str) -> str:
-        return repr(words[word]) if word in words else "not given"
-
-    return "; ".join(f"{word} is {value(now, word)}, was {value(before, word)}"
-                     for word in sorted({*before, *now}) if value(now, word) != value(before, word))
-
-
-def _empty(path: Path, *, unreachable: bool = False) -> bool:
-    try:
-        return not any(path.iterdir())
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return unreachable
+    old, new = ({word: repr(value) for word, value in words.items()} for words in (before, now))
+    return "; ".join(f"{word} is {new.get(word, 'not given')}, was {old.get(word, 'not given')}"
+                     for word in sorted({*old, *new}) if new.get(word) != old.get(word))

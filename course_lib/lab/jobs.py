@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import joblib
-import safetensors.torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from course_lib.checkpoints import Store
 from course_lib.errors import CourseError, whole
-from course_lib.files import write_together
 from course_lib.machine import keep_memory, one_thread
 
 G = TypeVar("G")
@@ -43,33 +42,24 @@ class Task:
 
 
 def piece(name: str, made_from: Any, compute: Callable[[], Tensor], out: Path) -> Task:
-    """A task whose result is a tensor, in a file below `out` that is named by a hash.
+    """A task whose result is a tensor. It is kept in a store below `out` that is named by a hash.
 
     `made_from` is plain data that changes with everything the result depends on.
     """
     key = hashlib.sha256(json.dumps([name, made_from]).encode()).hexdigest()[:32]
-    file = out / "pieces" / f"{key}.safetensors"
-    return Task(name, partial(_write, file, compute), partial(_read, file))
+    folder = out / "pieces" / key
+    return Task(name, partial(_write, folder, compute), partial(_read, folder))
 
 
-def _write(file: Path, compute: Callable[[], Tensor]) -> Tensor:
-    result = compute().contiguous()
-    body = safetensors.torch.save({"result": result})
-    write_together({file: _seal(file, body) + body})
+def _write(folder: Path, compute: Callable[[], Tensor]) -> Tensor:
+    store = Store(folder)  # an error about the folder comes before the work
+    store.save(0, {"result": (result := compute())})
     return result
 
 
-def _read(file: Path) -> Tensor | None:
-    """The tensor; None where the file is missing, damaged or another task's."""
-    with contextlib.suppress(OSError):
-        raw = file.read_bytes()
-        if raw[:32] == _seal(file, raw[32:]):
-            return safetensors.torch.load(raw[32:])["result"]
-    return None
-
-
-def _seal(file: Path, body: bytes) -> bytes:
-    return hashlib.sha256(file.name.encode() + body).digest()
+def _read(folder: Path) -> Tensor | None:
+    newest = Store(folder).latest() if folder.is_dir() else None
+    return newest[1]["result"] if newest else None
 
 
 def run_all(groups: Mapping[G, Sequence[Task]], finish: Callable[[G, list[Any]], R], *,
@@ -160,10 +150,9 @@ def workers(backend: str, jobs: int, scheduler: str | None) -> Iterator[None]:
                 options = {"client": stack.enter_context(Client(scheduler, set_as_default=False))
                            if scheduler else default_client()}
             except (OSError, ValueError) as e:
-                where = f"at {scheduler}" if scheduler else "in this process (distributed.Client)"
-                raise CourseError(f"No dask scheduler answers {where}. Start one (`dask scheduler`,"
-                                  f" then `dask worker ADDRESS`) and pass scheduler=ADDRESS. ({e})"
-                                  ) from None
+                raise CourseError(f"No dask scheduler answers ({e}). Start one (`dask scheduler`, "
+                                  "then `dask worker ADDRESS`) and pass scheduler=ADDRESS, or make "
+                                  "a distributed.Client in this process.") from None
         # joblib replaces a worker whose memory has grown; no task is lost
         warnings.filterwarnings("ignore", "A worker stopped while")
         with joblib.parallel_config(backend, **options):

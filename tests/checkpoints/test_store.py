@@ -3,10 +3,13 @@ from __future__ import annotations
 import collections
 import hashlib
 import io
+import itertools
 import json
 import os
 import threading
+import time
 import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +19,17 @@ import torch
 from safetensors import safe_open
 
 from course_lib.checkpoints import SaveError, Store
-from course_lib.checkpoints import store as checkpoints
 from course_lib.checkpoints.disk import Key
 from course_lib.checkpoints.packing import DTYPES
+from course_lib.checkpoints.store import RECORD
 from course_lib.errors import CourseError
-from tests.faults.shims import WatchedDisk, same
+from tests.faults.conftest import patient  # noqa: F401
+from tests.faults.shims import WatchedDisk, calls_of_a_save, same
 
 IDENTITY = {"recipe": "exp1/pgd-at", "rate": 0.001, "data": "ab12", "classes": "cat, dog",
             "format": 1}
 ENVIRONMENT = {"threads": 1, "torch": "2.13.0", "cpu": "AVX2"}
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that is closed waits long enough for its mirror, on a busy machine too."""
-    monkeypatch.setattr(Store, "closing_time", 120.0)
+YEAR = 365 * 24 * 3600.0
 
 
 def a_state() -> dict[str, Any]:
@@ -56,9 +55,10 @@ def newest(store: Store) -> int:
 def stored(folder: Path, *, mirror: Path | None = None, step: int = 7,
            weight: float = 1.0) -> Store:
     """The store of a run that was closed after one save."""
-    with Store(folder, mirror) as store:
-        store.open(IDENTITY, ENVIRONMENT)
-        store.save(step, {"model": {"w": torch.full((3,), weight)}})
+    store = Store(folder, mirror)
+    store.open(IDENTITY, ENVIRONMENT)
+    store.save(step, {"model": {"w": torch.full((3,), weight)}})
+    store.close()
     return store
 
 
@@ -90,47 +90,31 @@ def test_a_file_can_be_read_by_others(tmp_path: Path) -> None:
         assert json.loads(file.metadata()["checkpoint"])["step"] == 3
 
 
-def of_the_old_format(folder: Path, record: bool = True) -> None:
-    """An unfinished run as it was stored before format 2, by torch.save and with a marker."""
-    file = io.BytesIO()
-    torch.save({"format": 1, "step": 7, "identity": IDENTITY, "state": {"model": {}}}, file)
-    name = f"ckpt-7-{hashlib.sha256(file.getvalue()).hexdigest()}"
-    folder.mkdir()
-    (folder / name).write_bytes(file.getvalue())
-    (folder / f"{name}.ok").write_text("{}")
-    if record:
-        (folder / "store.json").write_text(json.dumps(
-            {"format": 1, "identity": IDENTITY, "environment": ENVIRONMENT}))
-
-
 @pytest.mark.parametrize("place", ["here", "there"])
 def test_an_unfinished_run_of_the_old_format_is_refused_in_words(tmp_path: Path,
         place: str) -> None:
-    of_the_old_format(tmp_path / place)
+    """As it was stored before format 2, by torch.save."""
+    (folder := tmp_path / place).mkdir()
+    torch.save({"format": 1, "step": 7, "identity": IDENTITY, "state": {"model": {}}},
+               file := io.BytesIO())
+    name = f"ckpt-7-{hashlib.sha256(file.getvalue()).hexdigest()}"
+    (folder / name).write_bytes(file.getvalue())
+    (folder / RECORD).write_text(json.dumps(
+        {"format": 1, "identity": IDENTITY, "environment": ENVIRONMENT}))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     store = Store(tmp_path / "here", tmp_path / "there")
     with pytest.raises(CourseError,
                        match="holds unfinished checkpoints of format 1, which this version of "
-                       "the course cannot read .it reads format 2.: delete that folder to train "
-                       "this "
-                       "model again from the start, or train beside it with store = store.fresh"):
+                       "the course cannot read .it reads format 2.. Delete that folder to train "
+                       "again from the start, or train beside it: store = store.fresh"):
         store.open(IDENTITY, ENVIRONMENT)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.warns(UserWarning, match="is skipped: torch.save wrote it for an older version .*: "
-                      "train this model again from the start"):
-        assert store.latest() is None
-    with store.fresh() as fresh:
-        fresh.open(IDENTITY, ENVIRONMENT)
-        fresh.save(1, {"model": {}})
-
-
-def test_a_checkpoint_of_the_old_format_does_not_stop_a_new_run(tmp_path: Path) -> None:
-    of_the_old_format(tmp_path / "run", record=False)
-    with Store(tmp_path / "run") as store:
-        store.open(IDENTITY, ENVIRONMENT)
-        store.save(1, {"model": {}})
-        with pytest.warns(UserWarning, match="torch.save wrote it"):
-            assert newest(store) == 1
+    (folder / RECORD).unlink()  # its checkpoint stops no new run
+    store.open(IDENTITY, ENVIRONMENT)
+    store.save(1, {"model": {}})
+    store.close()
+    with pytest.warns(UserWarning, match="ckpt-7-.* is skipped"):
+        assert newest(store) == 1
 
 
 def test_what_is_saved_is_the_state_of_that_moment(tmp_path: Path) -> None:
@@ -181,18 +165,10 @@ def test_a_state_that_could_not_be_loaded_again_is_refused(tmp_path: Path, value
     assert store.latest() is None
 
 
-def test_a_state_without_an_end_or_beyond_measure_is_refused(tmp_path: Path) -> None:
+def test_a_state_of_very_many_numbers_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    around: list[Any] = []
-    around.append(around)
-    with pytest.raises(CourseError, match="contain itself"):
-        store.save(1, {"list": around})
-    with pytest.raises(CourseError, match="Keep long lists of numbers as one tensor each"):
+    with pytest.raises(CourseError, match="Keep a long list of numbers as one tensor"):
         store.save(1, {"list": [1 / 3] * 450_000})
-    with pytest.raises(CourseError, match="The state holds more than 20,000 tensors"):
-        store.save(1, {"list": [torch.zeros(1)] * 20_001})
-    with pytest.raises(CourseError, match="step is -1"):
-        store.save(-1, {})
     assert store.latest() is None
     store.save(1, {"list": [1 / 3] * 200_000})
     assert newest(store) == 1
@@ -220,14 +196,13 @@ def test_another_run_is_refused_with_a_list_and_the_word(tmp_path: Path) -> None
             "0.001; seed is 1, was not given" in text)
     assert "recipe" not in text
     assert "store.fresh()" in text
-    assert str(tmp_path / "run-2") in text
     fresh = store.fresh()
     assert fresh.dir == tmp_path / "run-2"
     fresh.open(other, ENVIRONMENT)
     assert fresh.latest() is None
     fresh.save(1, {"model": {}})
     fresh.close()
-    assert store.fresh().dir == fresh.fresh().dir == tmp_path / "run-3"
+    assert store.fresh().dir == tmp_path / "run-3"
     store.open(IDENTITY, ENVIRONMENT)  # the old one goes on as it was
     assert newest(store) == 7
     store.close()
@@ -244,18 +219,11 @@ def test_another_environment_is_told_and_goes_on(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("value", [[1], {"a": 1}, 1j, b"x", torch.tensor(1)])
-def test_an_identity_is_flat(tmp_path: Path, value: Any) -> None:
-    with pytest.raises(CourseError,
-                       match=r"identity\['rate'\] is .*; it must be a string or a number"):
-        Store(tmp_path).open({"rate": value}, {})
-
-
 def test_a_new_machine_goes_on_from_the_mirror(tmp_path: Path) -> None:
     drive = tmp_path / "drive" / "run"
     store = stored(tmp_path / "old machine", mirror=drive)
     assert store.status == "saved locally, on Drive, verified"
-    with Store(tmp_path / "new machine", drive) as store:
+    with closing(Store(tmp_path / "new machine", drive)) as store:
         store.open(IDENTITY, ENVIRONMENT)
         step, state = store.latest() or (0, {})
         assert (step, state["model"]["w"].tolist()) == (7, [1, 1, 1])
@@ -264,8 +232,7 @@ def test_a_new_machine_goes_on_from_the_mirror(tmp_path: Path) -> None:
     assert newest(behind) == 8
     with pytest.raises(CourseError, match="rate is 2"):
         Store(tmp_path / "third machine", drive).open({**IDENTITY, "rate": 2}, ENVIRONMENT)
-    assert behind.fresh().mirror is not None
-    assert behind.fresh().mirror.folder.path == tmp_path / "drive" / "run-2"
+    assert behind.fresh().folders[1].path == tmp_path / "drive" / "run-2"
 
 
 def test_a_slow_mirror_does_not_hold_up_a_save_and_gets_the_newest(tmp_path: Path) -> None:
@@ -273,7 +240,7 @@ def test_a_slow_mirror_does_not_hold_up_a_save_and_gets_the_newest(tmp_path: Pat
     assert store.mirror
     gate, copied = threading.Event(), []
     copy = store.mirror.copy
-    store.mirror.copy = lambda packed: (gate.wait(), copied.append(packed.key.step), copy(packed))  # type: ignore[method-assign]
+    store.mirror.copy = lambda key, data: (gate.wait(), copied.append(key.step), copy(key, data))  # type: ignore[method-assign]
     for step in range(10):
         store.save(step, {"model": {}})  # would hang here
     assert store.status == "saved locally"
@@ -312,7 +279,7 @@ def test_close_says_when_the_mirror_is_behind(tmp_path: Path) -> None:
     assert store.mirror
     gate = threading.Event()
     copy = store.mirror.copy
-    store.mirror.copy = lambda packed: (gate.wait(), copy(packed))  # type: ignore[method-assign]
+    store.mirror.copy = lambda key, data: (gate.wait(), copy(key, data))  # type: ignore[method-assign]
     store.closing_time = 0.01
     store.save(5, {"model": {}})
     with pytest.warns(UserWarning,
@@ -346,13 +313,13 @@ def test_a_mirror_that_cannot_be_reached_at_the_start_is_told_and_tried_again(tm
 
 def test_a_damaged_record_is_made_anew(tmp_path: Path) -> None:
     stored(tmp_path, step=1)
-    (tmp_path / checkpoints.RECORD).write_text("<html>")
+    (tmp_path / RECORD).write_text("<html>")
     store = Store(tmp_path)
     with pytest.warns(UserWarning, match="store.json is damaged and is made anew"):
         store.open(IDENTITY, ENVIRONMENT)
     assert newest(store) == 1
     store.close()
-    (tmp_path / checkpoints.RECORD).unlink()
+    (tmp_path / RECORD).unlink()
     other = Store(tmp_path)
     other.open({**IDENTITY, "rate": 5}, ENVIRONMENT)
     with pytest.warns(UserWarning, match="made by another run: rate is 5, was 0.001"):
@@ -360,46 +327,54 @@ def test_a_damaged_record_is_made_anew(tmp_path: Path) -> None:
     other.close()
 
 
-def test_half_written_files_are_swept_away_by_the_next_run(tmp_path: Path) -> None:
-    (tmp_path / ".tmp-123-0").write_bytes(b"half a checkpoint")
-    (tmp_path / "notes.txt").write_text("mine")
-    with Store(tmp_path) as store:
-        store.open(IDENTITY, ENVIRONMENT)
-        assert not (tmp_path / ".tmp-123-0").exists()
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_the_newest_is_the_one_of_the_highest_step() -> None:
-    assert max(Key(9, "f"), Key(10, "a")) == Key(10, "a")
-    assert str(Key(10, "a")) == "ckpt-10-a"
-
-
-def test_the_order_of_a_save(tmp_path: Path) -> None:
+def test_the_order_of_a_save_and_of_a_copy(tmp_path: Path) -> None:
     """Nothing but a power cut can show that a fsync is missing: so the calls themselves are
     compared."""
-    store = Store(tmp_path)
-    for step in range(3):
-        store.save(step, {"model": {}})
-    store.folder.disk = disk = WatchedDisk()
-    store.save(3, {"model": {}})
-    one_file = ["create", "write", "fsync", "close", "rename", "fsync_folder"]
-    assert disk.seen == [*one_file, "names", "remove"]
+    one_file = ["open", "write", "fsync", "close"]
+    assert calls_of_a_save(tmp_path) == [*one_file, "replace", "open", "fsync", "close", "listdir",
+                                         "unlink"]
+    assert calls_of_a_save(tmp_path / "2", mirror=True) == ["makedirs", *one_file, "open",
+                                                            "listdir", "truncate", "unlink"]
 
 
-def test_the_order_of_a_copy(tmp_path: Path) -> None:
-    store = Store(tmp_path / "here", tmp_path / "there")
-    assert store.mirror
-    for step in range(4):
-        store.mirror.folder.disk = disk = WatchedDisk()
+@pytest.mark.parametrize(("before", "after"), [*itertools.product((-YEAR, 0.0, YEAR),
+                                                                  repeat=2)])
+def test_the_same_choice_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                 before: float, after: float) -> None:
+    now, store = time.time, Store(tmp_path / "here", tmp_path / "there")
+    for step, shift in enumerate((before, after, before, after, 0.0), start=1):
+        monkeypatch.setattr(time, "time", lambda shift=shift: now() + shift)
+        store.open(IDENTITY, ENVIRONMENT)
         store.save(step, {"model": {}})
-        assert store.mirror.close(60)
-    one_file = ["create", "write", "fsync", "close", "read"]
-    assert disk.seen == ["make", *one_file, "names", "truncate", "remove"]
+        store.close()
+        for path in tmp_path.glob(f"*/ckpt-{step}-*"):
+            os.utime(path, (now() + shift, now() + shift))
+        assert newest(store) == step
+    for place in (tmp_path / "here", tmp_path / "there"):
+        assert sorted(key.step for key in Store(place).folder.copies()) == [3, 4, 5]
+        for i, path in enumerate(sorted(place.iterdir())):
+            os.utime(path, (now() + YEAR * (i % 3 - 1),) * 2)
+        assert newest(Store(place)) == 5
 
 
 def test_a_file_that_is_listed_but_not_there_is_skipped(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.save(1, {"model": {}})
     (tmp_path / str(Key(9, "a" * 64))).symlink_to("nowhere")
-    with pytest.warns(UserWarning, match="ckpt-9-a* is skipped: it is not there any more"):
+    with pytest.warns(UserWarning, match="ckpt-9-a* is skipped: .*No such file"):
         assert newest(store) == 1
+
+
+def test_a_checkpoint_that_goes_while_it_is_read_has_a_newer_one(tmp_path: Path) -> None:
+    class Racing(WatchedDisk):
+        def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:
+            if name == "open" and "ckpt-1-" in str(args[0]):
+                Store(tmp_path).save(2, {"model": {}})
+                os.unlink(args[0])
+
+    store = Store(tmp_path)
+    store.save(1, {"model": {}})
+    store.folder.disk = Racing()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert newest(store) == 2

@@ -1,5 +1,4 @@
-"""What the children of the warm process do (see server.py). Each job may be killed at any
-moment."""
+"""What the children of the warm process do (see warm.py). Each job may be killed at any moment."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from course_lib.attacks import PGD
 from course_lib.checkpoints import Store
 from course_lib.data import Split
+from course_lib.errors import CourseError
 from course_lib.methods.base import Method, Step
 from course_lib.methods.natural import Natural
 from course_lib.methods.pgd_at import PGDAT
@@ -119,25 +120,36 @@ def save_and_die(folder: str, step: int, at: int, when: str, mirror: str | None 
     """Save once, and be killed at a call of it; of the mirror's, when there is one."""
     store = Store(folder, mirror)
     store.open({"run": 1}, {})
-    if store.mirror:
-        store.mirror.folder.disk = KillingDisk(at, when)
-    else:
-        store.folder.disk = KillingDisk(at, when)
+    (store.mirror or store.folder).disk = KillingDisk(at, when)
     store.save(step, make_state(step))
     store.close()
 
 
 def write_many(folder: str, who: int, first: int, saves: int) -> None:
-    """Save as fast as possible, without a lease."""
+    """Save as fast as possible, without a lock."""
     store = Store(folder)
     for step in range(first, first + saves):
         store.save(step, make_state(step, seed=who))
 
 
 def hold(folder: str, ready: str) -> None:
-    """Hold the lease until killed."""
+    """Hold the lock until killed."""
     store = Store(folder)
     store.open({"run": 1}, {})
     store.save(1, make_state(1))
     Path(ready).touch()
     time.sleep(60)
+
+
+def child(job: str, words: dict[str, Any]) -> None:
+    """Do a job, and end at once: there is nothing to tidy up, and torch takes its time to."""
+    code = 1
+    try:
+        globals()[job](**words)
+        code = 0
+    except CourseError:  # refused
+        code = 3
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)

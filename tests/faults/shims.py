@@ -1,8 +1,10 @@
-"""Disks that fail, kill and lie; a state to save; and how much of each fault count to run."""
+"""Disks that fail, kill and lie; processes to kill; a state to save; and how much of each fault
+count to run."""
 
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import random
 import signal
@@ -16,10 +18,11 @@ import pytest
 import torch
 
 from course_lib.checkpoints import Store
-from course_lib.checkpoints.disk import Disk
 
 # fsync is slow on disks, and most faults do not need one
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+CHILDREN = multiprocessing.get_context("forkserver")
+CHILDREN.set_forkserver_preload(["pytest", "tests.faults.warm"])
 ERRORS = (errno.ENOSPC, errno.EIO, errno.ENOTCONN, errno.EACCES)
 
 
@@ -67,25 +70,36 @@ def newest(folder: Path) -> int:
     return found[0]
 
 
-class WatchedDisk(Disk):
-    """A disk whose writing calls pass through `before` and `after`, with a number and a name."""
+def start(job: str, **words: Any) -> Any:
+    """A new process, which is at work on a job of jobs.py."""
+    from tests.faults import jobs
 
-    CALLS = ("create", "write", "fsync", "close", "rename", "fsync_folder", "truncate", "remove",
-             "make", "read", "names")
+    child = CHILDREN.Process(target=jobs.child, args=(job, words))
+    child.start()
+    return child
+
+
+def end(child: Any, *, kill: bool = False) -> int:
+    """How a process ended: 0, 3 for a CourseError, or minus the signal that killed it."""
+    if kill:
+        child.kill()  # one that has ended feels nothing
+    child.join()
+    return int(child.exitcode)
+
+
+class WatchedDisk:
+    """The calls of `os`, each of which passes through `before` and `after`, with a number and a
+    name."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def __getattribute__(self, name: str) -> Any:
-        real = super().__getattribute__(name)
-        return self._watched(name, real) if name in WatchedDisk.CALLS else real
-
-    def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **words: Any) -> Any:
             number = len(self.seen)
             self.seen.append(name)
             self.before(number, name, args)
-            result = real(*args)
+            result = getattr(os, name)(*args, **words)
             self.after(number, name, args)
             return result
 
@@ -96,6 +110,24 @@ class WatchedDisk(Disk):
 
     def after(self, number: int, name: str, args: tuple[Any, ...]) -> None:
         pass
+
+
+def filled(folder: Path, mirror: Path | None = None) -> Store:
+    """A store with three checkpoints, so that the next save also prunes."""
+    store = Store(folder, mirror)
+    for step in range(3):
+        store.save(step, make_state(step))
+        assert store.mirror is None or store.mirror.close(60)
+    return store
+
+
+def calls_of_a_save(folder: Path, *, mirror: bool = False) -> list[str]:
+    """The calls of a save that also prunes, or of its copy in the mirror."""
+    store = filled(folder / "dry", folder / "dry mirror" if mirror else None)
+    disk = (store.mirror or store.folder).disk = WatchedDisk()
+    store.save(3, make_state(3))
+    store.close()
+    return disk.seen
 
 
 class FailingDisk(WatchedDisk):
@@ -132,7 +164,7 @@ class KillingDisk(WatchedDisk):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class LyingDisk(Disk):
+class LyingDisk:
     """A folder that behaves like Drive on a bad day, reproducibly from a seed.
 
     A written file may arrive late (empty, or missing, until some calls later, in any order), cut
@@ -166,9 +198,14 @@ class LyingDisk(Disk):
         while self.late:
             self.late.pop()()
 
-    def create(self, path: Path) -> int:
+    def open(self, place: str | Path, flags: int, mode: int = 0o600) -> int:
         self.may_fail()
-        file = super().create(path)
+        path = Path(place)
+        if not flags & os.O_CREAT and self.lies("short read", 0.3):
+            data = path.read_bytes()
+            path = path.with_name(".half")
+            path.write_bytes(data[: len(data) // 2])
+        file = os.open(path, flags, mode)
         self.open_files[file] = path
         return file
 
@@ -177,15 +214,15 @@ class LyingDisk(Disk):
             os.write(file, data[: self.draw.randrange(len(data) + 1)])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self.lies("short write", 0.5):
-            return super().write(file, data[: max(1, len(data) // 3)])
-        return super().write(file, data)
+            return os.write(file, data[: max(1, len(data) // 3)])
+        return os.write(file, data)
 
     def fsync(self, file: int) -> None:
         self.may_fail()
 
     def close(self, file: int) -> None:
         path = self.open_files.pop(file)
-        super().close(file)
+        os.close(file)
         data = path.read_bytes()
         if self.lies("cut short"):
             os.truncate(path, self.draw.randrange(len(data) + 1))
@@ -206,29 +243,24 @@ class LyingDisk(Disk):
             path = path.with_name(f"{path.name} (2)")
         path.write_bytes(data)
 
-    def read(self, path: Path, most: int) -> bytes:
+    def listdir(self, folder: Path) -> list[str]:
         self.may_fail()
-        data = super().read(path, most)
-        return data[: len(data) // 2] if self.lies("short read", 0.3) else data
+        return self.draw.sample(names := os.listdir(folder), len(names))
 
-    def names(self, folder: Path) -> list[str]:
+    def makedirs(self, folder: Path, exist_ok: bool) -> None:
         self.may_fail()
-        return self.draw.sample(names := super().names(folder), len(names))
+        os.makedirs(folder, exist_ok=exist_ok)
 
-    def make(self, folder: Path) -> None:
+    def truncate(self, path: Path, size: int) -> None:
         self.may_fail()
-        super().make(folder)
+        os.truncate(path, size)
 
-    def truncate(self, path: Path) -> None:
-        self.may_fail()
-        super().truncate(path)
-
-    def remove(self, path: Path) -> None:
+    def unlink(self, path: Path) -> None:
         self.may_fail()
         if self.lies("deleted late"):
             self.late.append(lambda: path.unlink(missing_ok=True))
         else:
-            super().remove(path)
+            os.unlink(path)
 
 
 def stand_in(patch: pytest.MonkeyPatch, mount: Callable[[str], object]) -> None:

@@ -165,7 +165,7 @@ def joined(header: str, body: bytes = b"") -> bytes:
 
 def edited(change: Callable[[dict[str, Any], dict[str, Any]], object], body: bytes = b"") -> bytes:
     """A good checkpoint with a changed header, a changed JSON text in it, or other bytes behind."""
-    header, content, old = parts(pack(9, {"rate": 0.1}, STATE).data)
+    header, content, old = parts(pack(9, {"rate": 0.1}, STATE)[1])
     change(header, content)
     header["__metadata__"] = {"checkpoint": json.dumps(content)}
     return joined(json.dumps(header), body or old)
@@ -178,7 +178,7 @@ def listed(content: dict[str, Any]) -> list[Any]:
 
 def weights(value: float) -> bytes:
     """The good checkpoint's tensors, with one weight changed."""
-    _, _, body = parts(pack(9, {}, STATE).data)
+    _, _, body = parts(pack(9, {}, STATE)[1])
     last = torch.tensor(5.0).numpy().tobytes()
     assert body.count(last) == 1
     return body.replace(last, torch.tensor(value).numpy().tobytes())
@@ -198,18 +198,8 @@ def by_torch_save(state: Any) -> bytes:
     return file.getvalue()
 
 
-def twice() -> bytes:
-    """Two entries of one name, of which one reader may take the first and another the second."""
-    header, _, body = parts(pack(9, {"rate": 0.1}, STATE).data)
-    entry = f"{json.dumps(WEIGHTS)}: {json.dumps(header[WEIGHTS])}"
-    return joined(f"{{{entry}, {json.dumps(header)[1:]}", body)
-
-
 NO_STATE = "does not hold a training state"
 FORGERIES: dict[str, tuple[Callable[[], bytes], str]] = {
-    "21k entries": (lambda: edited(lambda h, c: h.update(
-        {str(i): {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for i in range(21_000)})),
-        "more than 20,000 entries"),
     "long header": (lambda: edited(lambda h, c: c.update(pad="x" * (8 << 20))),
                     "longer than 8,388,608 bytes"),
     "a terabyte": (lambda: edited(lambda h, c: h[WEIGHTS].update(shape=[1 << 38])), NO_STATE),
@@ -217,7 +207,6 @@ FORGERIES: dict[str, tuple[Callable[[], bytes], str]] = {
                        NO_STATE),
     "cut short": (lambda: edited(lambda h, c: None, weights(5.0)[:-1]), NO_STATE),
     "more at the end": (lambda: edited(lambda h, c: None, weights(5.0) + b"more"), NO_STATE),
-    "twice": (twice, NO_STATE),
     "NaN weights": (lambda: edited(lambda h, c: None, weights(torch.nan)),
                     r"\['model'\]\['w'\] is NaN or infinite"),
     "infinite weights": (lambda: edited(lambda h, c: None, weights(-torch.inf)), "NaN or infinite"),
@@ -236,11 +225,10 @@ FORGERIES: dict[str, tuple[Callable[[], bytes], str]] = {
     "other axes": (lambda: edited(lambda h, c: listed(c)[2].reverse()), "not as its header"),
     "an axis twice": (lambda: edited(lambda h, c: listed(c).__setitem__(2, [0, 0])), NO_STATE),
     "other names": (lambda: edited(lambda h, c: h.update(v=h.pop(WEIGHTS))),
-                    "lists the tensor .*, which it does not hold"),
-    "unlisted": (lambda: edited(lambda h, c: c["state"]["dict"].pop()),
-                 r"does not list the tensor \['other'\]"),
+                    NO_STATE),
+    "unlisted": (lambda: edited(lambda h, c: c["state"]["dict"].pop()), NO_STATE),
     "unknown kind": (lambda: edited(lambda h, c: c["state"]["dict"].append(["x", {"code": [1]}])),
-                     "lists the code"),
+                     NO_STATE),
     "nested too deep": (lambda: joined('{"__metadata__":{"checkpoint":"' + "[" * 100_000 + '"}}'),
                         NO_STATE),
     "of nonsense": (lambda: joined("nonsense"), NO_STATE),
@@ -248,8 +236,8 @@ FORGERIES: dict[str, tuple[Callable[[], bytes], str]] = {
     "zeros": (lambda: bytes(1000), NO_STATE),
     "empty": (lambda: b"", NO_STATE),
     "a pickle": (lambda: pickle.dumps(Runs()), "header is longer"),
-    "of the old format": (lambda: by_torch_save(STATE), "torch.save wrote it for an older version"),
-    "code": (lambda: by_torch_save(Runs()), "torch.save wrote it for an older version"),
+    "of the old format": (lambda: by_torch_save(STATE), "header is longer"),
+    "code": (lambda: by_torch_save(Runs()), "header is longer"),
 }
 
 
@@ -273,7 +261,7 @@ def test_a_file_larger_than_any_checkpoint_is_not_read(folder: Path, good: Files
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("course_lib.checkpoints.disk.MAX_BYTES",
                         most := max(map(len, good.values())))
-    big = forged(pack(9, {"rate": 0.1}, {"w": torch.zeros(100_000)}).data)
+    big = forged(pack(9, {"rate": 0.1}, {"w": torch.zeros(100_000)})[1])
     found, told = newest_of(folder, {**good, **big})
     assert found == 3
     assert f"its {most + 1:,} bytes do not hash to its name" in told[0]

@@ -13,29 +13,18 @@ import pytest
 import torch
 
 from course_lib.checkpoints import SaveError, Store
-from course_lib.checkpoints.disk import Disk
 from course_lib.errors import CourseError
 from course_lib.training import fit
 from tests.faults.jobs import EPOCHS, training
-from tests.faults.shims import ERRORS, FailingDisk, WatchedDisk, make_state, newest, same
-
-
-def filled(folder: Path, mirror: Path | None = None) -> Store:
-    """A store with three checkpoints, so that the next save also prunes."""
-    store = Store(folder, mirror)
-    for step in range(3):
-        store.save(step, make_state(step))
-        assert store.mirror is None or store.mirror.close(60)
-    return store
-
-
-def calls_of_a_save(folder: Path, *, mirror: bool = False) -> list[str]:
-    store = filled(folder / "dry", folder / "dry mirror" if mirror else None)
-    disk = WatchedDisk()
-    (store.mirror.folder if store.mirror else store.folder).disk = disk
-    store.save(3, make_state(3))
-    assert store.mirror is None or store.mirror.close(60)
-    return disk.seen
+from tests.faults.shims import (
+    ERRORS,
+    FailingDisk,
+    calls_of_a_save,
+    filled,
+    make_state,
+    newest,
+    same,
+)
 
 
 @pytest.mark.parametrize("code", ERRORS, ids=os.strerror)
@@ -46,7 +35,7 @@ def test_every_error_at_every_call_of_a_save(folder: Path, code: int, stays: boo
     for at, call in enumerate(calls):
         store = filled(place := folder / str(at))
         store.folder.disk = FailingDisk(at, code, stays=stays)
-        pruning = at >= calls.index("names")
+        pruning = at >= calls.index("listdir")
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             try:
@@ -54,17 +43,17 @@ def test_every_error_at_every_call_of_a_save(folder: Path, code: int, stays: boo
                 saved = True
             except SaveError as error:
                 assert os.strerror(code) in str(error)
-                assert "training may go on" in str(error)
+                assert "Earlier checkpoints are unchanged" in str(error)
                 assert store.status.startswith("not saved: ")
                 saved, refused = False, refused + 1
         assert saved == pruning, call
         assert len(told) == pruning
         # 3 when only the last fsync failed
         assert newest(place) in ((3,) if saved else (2, 3))
-        store.folder.disk = Disk()
+        store.folder.disk = os
         store.save(4, make_state(4))
         assert newest(place) == 4
-    assert refused == calls.index("names") == 6
+    assert refused == calls.index("listdir") == 8
 
 
 @pytest.mark.parametrize("code", ERRORS, ids=os.strerror)
@@ -73,7 +62,7 @@ def test_every_error_at_every_call_of_a_copy(folder: Path, code: int) -> None:
     for at, call in enumerate(calls_of_a_save(folder, mirror=True)):
         store = filled(folder / str(at), mirror := folder / f"{at} mirror")
         assert store.mirror
-        store.mirror.folder.disk = FailingDisk(at, code)
+        store.mirror.disk = FailingDisk(at, code)
         with pytest.warns(UserWarning, match=f"fails .{os.strerror(code)}"):
             store.save(3, make_state(3))
             store.close()  # tries again
@@ -84,7 +73,7 @@ def test_every_error_at_every_call_of_a_copy(folder: Path, code: int) -> None:
 def test_a_mirror_that_is_broken_for_good_is_told_once_and_costs_nothing(folder: Path) -> None:
     store = Store(folder / "here", folder / "there")
     assert store.mirror
-    store.mirror.folder.disk = FailingDisk(0, ERRORS[0], stays=True)
+    store.mirror.disk = FailingDisk(0, ERRORS[0], stays=True)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for step in range(20):

@@ -4,7 +4,6 @@ and no bit differs."""
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import time
@@ -15,15 +14,15 @@ from typing import Any
 import pytest
 
 from course_lib.checkpoints import Store
-from tests.faults.shims import WatchedDisk, make_state, newest, share
+from tests.faults.shims import calls_of_a_save, end, filled, make_state, newest, share, start
 
 KILLS = 200
 METHODS = ("natural", "pgd_at", "stateful")
 INTERVALS = (0.0, 0.0, 0.004, 0.02)  # seconds between saves; 0 saves after every batch
 
 
-def train_with_kills(server: Any, folder: Path, name: str,
-                     draw: random.Random) -> tuple[dict[str, Any], list[list[str]], float]:
+def train_with_kills(folder: Path, name: str, draw: random.Random
+                     ) -> tuple[dict[str, Any], list[list[str]], float]:
     """Train in children that are killed until one finishes; what it wrote, the log of each child,
     and the interval.
 
@@ -33,16 +32,15 @@ def train_with_kills(server: Any, folder: Path, name: str,
     logs, out, every = [], folder / "out.json", draw.choice(INTERVALS)
     while not out.exists():
         log = folder / f"log{len(logs)}"
-        pid = server.start("train", folder=str(folder / "store"), name=name, log=str(log),
-                           out=str(out), save_every=every)
+        child = start("train", folder=str(folder / "store"), name=name, log=str(log), out=str(out),
+                      save_every=every)
         if draw.random() < 0.5:
             wait_for(log, out, b"\n", draw.randrange(25))
             time.sleep(draw.uniform(0, 0.004))
         else:
             wait_for(log, out, b"save ", draw.randrange(1, 5))
             time.sleep(draw.choice((0.0, 0.0001, 0.0003)))
-        os.kill(pid, signal.SIGKILL)  # one that has ended waits, and feels nothing
-        assert server.wait(pid) in (0, -signal.SIGKILL)
+        assert end(child, kill=True) in (0, -signal.SIGKILL)
         logs.append(log.read_text().splitlines() if log.exists() else [])
     return json.loads(out.read_text()), logs, every
 
@@ -76,26 +74,26 @@ def check_lost(log: list[str], start_of_next: int, every: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(server: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found = {}
     for name in METHODS:
         folder = tmp_path_factory.mktemp(name)
         words = {"folder": None, "name": name, "log": str(folder / "log"),
                  "out": str(folder / "out.json")}
-        assert server.run("train", save_every=0.0, **words) == 0
+        assert end(start("train", save_every=0.0, **words)) == 0
         found[name] = json.loads((folder / "out.json").read_text())
     return found
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_killed_training_ends_with_the_same_bits(server: Any, undisturbed: dict[str, Any],
-                                                 folder: Path, name: str) -> None:
+def test_killed_training_ends_with_the_same_bits(undisturbed: dict[str, Any], folder: Path,
+                                                 name: str) -> None:
     wanted = undisturbed[name]
     draw = random.Random(name)
     kills = in_save = run = 0
     while kills < share(KILLS) / 3 or in_save < share(50) / 3:
         (place := folder / str(run)).mkdir()
-        found, logs, every = train_with_kills(server, place, name, draw)
+        found, logs, every = train_with_kills(place, name, draw)
         assert found == wanted
         starts = [int(log[0].split()[1]) if log else None for log in logs]
         for log, start_of_next in zip(logs, starts[1:], strict=False):
@@ -107,61 +105,36 @@ def test_killed_training_ends_with_the_same_bits(server: Any, undisturbed: dict[
     print(f"{name}: {kills} kills, {in_save} inside a save, {run} trainings")
 
 
-def steps_of_a_save(folder: Path) -> list[str]:
-    """The calls of a save that also prunes, by name."""
-    store = Store(folder)
-    for step in range(3):
-        store.save(step, make_state(step))
-    store.folder.disk = disk = WatchedDisk()
-    store.save(3, make_state(3))
-    return disk.seen
+def moments(calls: list[str]) -> list[tuple[int, str]]:
+    """When a process is killed: before and after each call, and in the middle of a write."""
+    return [(at, when) for at, call in enumerate(calls)
+            for when in ("before", "after", *(["half"] if call == "write" else []))]
 
 
-def test_kill_at_each_step_of_a_save(server: Any, folder: Path) -> None:
-    calls = steps_of_a_save(folder / "dry")
-    assert {"create", "write", "fsync", "close", "rename", "fsync_folder", "remove"} <= set(calls)
-    for at, call in enumerate(calls):
-        for when in ("before", "half", "after") if call == "write" else ("before", "after"):
-            store = Store(place := folder / f"{at}{when}")
-            for step in range(3):
-                store.save(step, make_state(step))
-            best = 2
-            for step in range(3, 3 + share(10)):
-                assert server.run("save_and_die", folder=str(place), step=step, at=at,
-                                  when=when) == -signal.SIGKILL
-                found = newest(place)
-                assert found in (best, step)
-                best = found
-            assert newest_after_another_save(place) == 100
-            assert not list(place.glob(".tmp-*"))
+def test_kill_at_each_step_of_a_save(folder: Path) -> None:
+    for at, when in moments(calls_of_a_save(folder)):
+        place = filled(folder / f"{at}{when}").dir
+        best = 2
+        for step in range(3, 3 + share(10)):
+            assert end(start("save_and_die", folder=str(place), step=step, at=at,
+                             when=when)) == -signal.SIGKILL
+            found = newest(place)
+            assert found in (best, step)
+            best = found
+        store = Store(place)
+        store.open({"run": 1}, {})  # the dead one's lock is no hindrance
+        store.save(100, make_state(100))
+        store.close()
+        assert newest(place) == 100
+        assert not list(place.glob(".tmp-*"))
 
 
-def newest_after_another_save(folder: Path) -> int:
-    store = Store(folder)
-    store.open({"run": 1}, {})  # the dead one's lease is no hindrance
-    store.save(100, make_state(100))
-    found = store.latest()
-    store.close()
-    assert found is not None
-    return found[0]
-
-
-def test_kill_at_each_step_of_a_copy(server: Any, folder: Path) -> None:
+def test_kill_at_each_step_of_a_copy(folder: Path) -> None:
     """The machine is gone with its disk: what the mirror verified before is found there."""
-    store = Store(folder / "dry", folder / "dry mirror")
-    assert store.mirror
-    for step in range(4):
-        store.mirror.folder.disk = disk = WatchedDisk()
-        store.save(step, make_state(step))
-        assert store.mirror.close(60)
-    for at, call in enumerate(disk.seen):
-        for when in ("before", "half", "after") if call == "write" else ("before", "after"):
-            store = Store(folder / f"local {at}{when}", mirror := folder / f"mirror {at}{when}")
-            for step in range(3):
-                store.save(step, make_state(step))
-                assert store.mirror and store.mirror.close(60)
-            words = {"folder": str(folder / f"new machine {at}{when}"), "mirror": str(mirror)}
-            assert server.run("save_and_die", step=3, at=at, when=when, **words) == -signal.SIGKILL
-            with warnings.catch_warnings():  # a copy that was cut short has its name already
-                warnings.filterwarnings("ignore", ".*do not hash to its name")
-                assert newest(mirror) in (2, 3)
+    for at, when in moments(calls_of_a_save(folder, mirror=True)):
+        filled(folder / f"local {at}{when}", mirror := folder / f"mirror {at}{when}")
+        words = {"folder": str(folder / f"new machine {at}{when}"), "mirror": str(mirror)}
+        assert end(start("save_and_die", step=3, at=at, when=when, **words)) == -signal.SIGKILL
+        with warnings.catch_warnings():  # a copy that was cut short has its name already
+            warnings.filterwarnings("ignore", ".*do not hash to its name")
+            assert newest(mirror) in (2, 3)
