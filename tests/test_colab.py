@@ -99,7 +99,7 @@ def test_a_drive_that_cannot_be_mounted_is_a_warning(
 def test_drive_elsewhere_is_a_warning(monkeypatch: pytest.MonkeyPatch, sign: str | None) -> None:
     if sign:
         monkeypatch.setenv(sign, "1")
-    with pytest.warns(UserWarning, match="There is no Google Drive to mount on"):
+    with pytest.warns(UserWarning, match="Google Drive is not mounted .* has none"):
         assert colab.setup(drive=True).drive is None
 
 
@@ -122,7 +122,7 @@ def test_the_time_of_a_training_is_measured_and_guessed() -> None:
     assert re.fullmatch(rf"exp1/pgd-at: {time} on one CPU core \(measured\), {time} on a GPU "
                         r"\(an estimate\)", line)
     assert session.how_long("exp1/natural", "exp1/pgd-at").splitlines()[1] == line
-    with pytest.raises(CourseError, match="The time of exp1/nothing is not known"):
+    with pytest.raises(CourseError, match="Unknown model 'exp1/nothing'"):
         session.how_long("exp1/nothing")
 
 
@@ -136,5 +136,3 @@ def test_full_is_refused_only_where_the_machine_is_too_slow(
     with pytest.raises(CourseError,
                        match=r"FULL would take about 8 hours here, .* T4 GPU, .*Or leave FULL off"):
         on["colab"].how_long("a", "b", full=True)
-    with pytest.raises(CourseError, match=r"no GPU\. Or leave FULL off"):
-        on["local"].how_long("a", "b", full=True)

@@ -3,14 +3,11 @@ show, runs of one's own."""
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from course_lib import CourseError, Optim, build, evaluate, fit, load
 from course_lib.attacks import ATTACKS
@@ -43,7 +40,7 @@ def test_every_headline_model_has_a_current_curve() -> None:
     of_images = [n for n in RECIPES if RECIPES[n].dataset != "adult"]
     wanted = [n for n, seeds in manifest().items() if n in of_images
               and "weights" in seeds.get("0", {})]
-    digests = {n: images_of(load_record(n)["made_from"]["classes"]).digest() for n in wanted}
+    digests = {n: images_of(tuple(load_record(n)["made_from"]["classes"])).digest() for n in wanted}
     assert [n for n in wanted if current(n, 0, digests[n]) is None] == []
     assert sum(p.stat().st_size for p in (models_dir() / "curves").rglob("*")
                if p.is_file()) < 2_000_000
@@ -61,12 +58,12 @@ def test_a_curve_is_the_stored_report(name: str, eps: int) -> None:
 
 
 def test_a_curve_agrees_with_evaluate_and_grows_with_the_budget() -> None:
-    part, ticks = split(60), list[tuple[int, int]]()
-    curve = compute_curve(SMALL, part, "pgd20", (4, 64, 16), tick=lambda *t: ticks.append(t))
+    part, ticks = split(60), list[int]()
+    curve = compute_curve(SMALL, part, "pgd20", (4, 64, 16), tick=ticks.append)
     for eps in (4, 16, 64):
         assert curve.report(eps).rob == evaluate(SMALL, part, ATTACKS["pgd20"].at(eps / 255),
                                                  progress=False).rob
-    assert curve.eps == (0, 4, 16, 64) and ticks[-1] == (240, 240)
+    assert curve.eps == (0, 4, 16, 64) and sum(ticks) == 180
     means = [curve.errors(eps).mean for eps in (0, 16, 64)]
     assert means == sorted(means) and means[0] < means[2]
     wrong = curve.at(0) != curve.y
@@ -153,7 +150,7 @@ def test_a_live_attack_takes_the_place_of_the_curve(explorer: Explorer) -> None:
         explorer.draw(choice)
     ticks: list[tuple[int, int]] = []
     explorer.attack(choice, lambda *t: ticks.append(t))
-    assert ticks[-1] == (120, 120) and "30 test images" in explorer.draw(choice).alt
+    assert ticks == [(30, 60)] * 2 and "30 test images" in explorer.draw(choice).alt
     explorer.attack(choice, lambda *_: pytest.fail("a computed result is used again"))
 
 
@@ -285,32 +282,9 @@ def test_the_table_sorts_filters_and_goes_to_html_and_csv(explorer: Explorer) ->
     seeds = [int(name[-1]) if "seed" in name else 0 for name in names]
     assert errors == [load_report(name.split(" ")[0], seed=seed).rob.worst
                       for name, seed in zip(names, seeds, strict=True)]
-    assert f"<td>{100 * errors[0]:.2f}</td>" in as_html(frame, 9)
+    assert f"<td>{100 * errors[0]:.2f}</td>" in as_html(frame)
     assert as_csv(frame).startswith("model,method,images")
     last = table(explorer.models, sort="robust 10 units avg", down=True)["robust 10 units avg"]
     assert last.notna().iloc[0] and last.isna().iloc[-1], "missing values come last"
-    with pytest.raises(CourseError, match="no column 'size'"):
-        table(explorer.models, sort="size")
     with pytest.raises(CourseError, match="no row to write"):
         as_csv(table(explorer.models, words="nothing like it"))
-
-
-@settings(max_examples=60)
-@given(st.binary(max_size=300))
-def test_no_bytes_in_a_curves_file_are_trusted(raw: bytes) -> None:
-    """Whatever bytes have the right hash: a curve or a CourseError."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("course_lib.files.StoredFiles.read", lambda *_: raw)
-        with pytest.raises(CourseError, match="cannot be read|does not fit"):
-            load_curve("exp1/natural", FASHION)
-
-
-@pytest.mark.parametrize("change", ["shape", "range", "first"])
-def test_a_curve_must_fit_the_images(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = np.zeros((2, len(FASHION) - (change == "shape")), np.uint8) + 200 * (change == "range")
-    packed = io.BytesIO()
-    np.savez_compressed(packed, eps=np.array([2 * (change == "first"), 8], np.uint8),
-                        said=said.astype(np.uint8))
-    monkeypatch.setattr("course_lib.files.StoredFiles.read", lambda *_: packed.getvalue())
-    with pytest.raises(CourseError, match="does not fit"):
-        load_curve("exp1/natural", FASHION)
