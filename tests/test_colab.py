@@ -88,7 +88,7 @@ def test_a_drive_that_cannot_be_mounted_is_a_warning(
             raise error
 
     stand_in(monkeypatch, mount)
-    with pytest.warns(UserWarning, match=rf"is not mounted \(.*{reason}\). Results are saved on"):
+    with pytest.warns(UserWarning, match=rf"is not mounted \(.*{reason}\). Results are saved"):
         store = colab.setup(drive=True).store("run")
     store.save(1, {"model": {}})
     assert store.mirror is None

@@ -59,12 +59,13 @@ class Curve:
         return confusion(self.y, self.at(eps), len(self.classes))
 
     def errors(self, eps: int) -> Errors:
-        matrix = self.confusion(eps)
-        counts = matrix.sum(1)
-        return Errors(tuple((counts - matrix.diagonal()).tolist()), tuple(counts.tolist()))
+        return self.report(eps).rob
 
     def report(self, eps: int) -> Report:
-        return Report(self.errors(0), self.errors(eps), self.classes, self.attack, eps / 255)
+        """The errors per class, without the attack and under it."""
+        nat, rob = (Errors(tuple((m.sum(1) - m.diagonal()).tolist()), tuple(m.sum(1).tolist()))
+                    for m in (self.confusion(0), self.confusion(eps)))
+        return Report(nat, rob, self.classes, self.attack, eps / 255)
 
     def cell(self, eps: int, row: int, column: int) -> Tensor:
         """The places in the test split of the images in one cell of the confusion matrix."""

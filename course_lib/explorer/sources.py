@@ -7,10 +7,12 @@ checkpoints anywhere below it, and manifests with weights and records. Nothing i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,20 +43,22 @@ COLUMNS: tuple[str, ...] = ("model", "method", "images", "epochs", *TITLES)
 ADVICE = "Give the folder that trainings wrote to, such as results or runs."
 
 
+@dataclass(eq=False)
 class Source:
     """A model that a manifest names. Each part is read when it is first used."""
 
-    def __init__(self, label: str, name: str = "", seed: int = 0, root: Path | None = None) -> None:
-        self.label, self.name = label, name
-        self.where: dict[str, Any] = {"seed": seed, "root": root}
+    label: str
+    name: str = ""
+    seed: int = 0
+    root: Path | None = None
 
     @cached_property
     def model(self) -> nn.Module:
-        return load_model(self.name, **self.where)
+        return load_model(self.name, seed=self.seed, root=self.root)
 
     @cached_property
     def record(self) -> dict[str, Any]:
-        return load_record(self.name, **self.where)
+        return load_record(self.name, seed=self.seed, root=self.root)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -62,22 +66,21 @@ class Source:
 
     @cached_property
     def curve(self) -> Curve:
-        return load_curve(self.name, images_of(self.classes), **self.where)
+        return load_curve(self.name, images_of(self.classes), seed=self.seed,
+                          root=self.root)
 
 
+@dataclass(eq=False)
 class Checkpoint(Source):
     """The newest checkpoint of a store. Damage is reported when it is chosen."""
 
-    def __init__(self, label: str, folder: Path) -> None:
-        super().__init__(label)
-        self.folder = folder
+    folder: Path = Path()
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """The training that the store belongs to."""
         path = self.folder / RECORD
-        identity = parse_json(read_bytes(path), path).get("identity")
-        return identity if isinstance(identity, dict) else {}
+        return dict(parse_json(read_bytes(path), path)["identity"])
 
     @cached_property
     def state(self) -> dict[str, Any]:
@@ -104,13 +107,11 @@ class Checkpoint(Source):
     @cached_property
     def model(self) -> nn.Module:
         """The network of the kind that the store names, if every shape fits."""
-        weights = self.state.get("model", {})
-        shapes = {k: v.shape for k, v in weights.items()}
         kind = str(self.identity.get("model", "")).partition(" ")[0]
         for name in (n for n, make in MODELS.items() if getattr(make, "__name__", n) == kind):
             model = build(name, classes=len(self.classes))
-            if {k: v.shape for k, v in model.state_dict().items()} == shapes:
-                model.load_state_dict(weights)
+            with contextlib.suppress(RuntimeError):  # names or shapes differ
+                model.load_state_dict(self.state["model"])
                 return model.eval()
         raise CourseError(f"This checkpoint is of {kind or 'an unknown network'}, which fits none "
                           f"of: {', '.join(MODELS)}.")
@@ -134,17 +135,14 @@ def from_folder(folder: str | Path) -> dict[str, Source]:
     base = Path(folder).expanduser()
     if not str(folder) or not os.path.isdir(base):
         raise CourseError(f"There is no folder {str(folder)!r}. {ADVICE}")
-
-    def name(place: Path) -> str:
-        return base.name if place == base else str(place.relative_to(base))
-
     sources: dict[str, Source] = {}
-    for place in (path.parent for path in sorted(base.rglob("manifest.json"))):
-        if place.resolve() != models_dir().resolve() and place.name != "curves":
-            sources |= stored(place, f"{name(place)}: ")
-    for place in (path.parent for path in sorted(base.rglob(RECORD))):
-        label = f"{name(place)}: checkpoint"
-        sources[label] = Checkpoint(label, place)
+    for path in (*sorted(base.rglob("manifest.json")), *sorted(base.rglob(RECORD))):
+        place = path.parent
+        prefix = f"{base.name if place == base else place.relative_to(base)}: "
+        if path.name == RECORD:
+            sources[f"{prefix}checkpoint"] = Checkpoint(f"{prefix}checkpoint", folder=place)
+        elif place.resolve() != models_dir().resolve() and place.name != "curves":
+            sources |= stored(place, prefix)
     if not sources:
         raise CourseError(f"{base} holds no model and no checkpoint. {ADVICE}")
     return sources
@@ -181,7 +179,7 @@ def _row(source: Source) -> dict[str, Any]:
         row = {"method": made.get("recipe", {}).get("method", {}).get("name", ""),
                "images": made.get("training_examples"), "epochs": made.get("epochs"),
                **figures({0: report_rows(source.record, source.label)})[0]}
-    except CourseError as error:
+    except Exception as error:  # a reader's own files may hold anything
         row = {"method": f"cannot be read: {error}"}
     return {"model": source.label, **{k: v for k, v in row.items() if v is not None}}
 

@@ -9,10 +9,11 @@ A Choice says which models, attack and images; a Drawing is the figure, its text
 
 from __future__ import annotations
 
-import functools
 import io
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from course_lib import diagnostics, plots
+from course_lib import diagnostics, plots, zoo
 from course_lib.attacks import ATTACKS, PGD
 from course_lib.data import Split
 from course_lib.errors import CourseError, pick, whole
 from course_lib.explorer.curves import Curve, compute_curve
-from course_lib.explorer.sources import Source, from_folder, images_of, stored
+from course_lib.explorer.sources import Source, images_of, stored
 from course_lib.fairness import Report
 from course_lib.scores import success
-from course_lib.zoo import budget
-from course_lib.zoo import images as count
 
 STORED = "stored"  # PGD-20 on every test image, whose predictions are stored beside the models
 SLOW = PGD(step_size=0.4 / 255, steps=100, start="clean")  # small steps, to count them
@@ -95,24 +94,19 @@ class Explorer:
         self.live: dict[tuple[Source, str, int, int], Curve] = {}
         self.figure = Figure(layout="constrained")  # all views share it
 
-    def add(self, folder: str | Path) -> list[str]:
-        """Add the models of a folder of one's own; returns their labels."""
-        sources = from_folder(folder)
-        self.models |= sources
-        return list(sources)
-
     def source(self, label: str) -> Source:
         return pick(self.models, label, "model")
 
     def curve(self, label: str, choice: Choice) -> Curve:
         """The model's predictions: stored ones, or those of an attack that was run."""
-        source, attack, n = self.source(label), choice.attack, choice.per_class
-        if attack == STORED:
-            return source.curve
-        if (source, attack, choice.eps, n) not in self.live:
-            raise CourseError(f"{label} has not been attacked by {attack} at {choice.eps}/255 on "
-                              f"{n} images per class yet: press Attack now.")
-        return self.live[source, attack, choice.eps, n]
+        key = (self.source(label), choice.attack, choice.eps, choice.per_class)
+        if choice.attack == STORED:
+            return key[0].curve
+        if key not in self.live:
+            raise CourseError(f"{label} has not been attacked by {choice.attack} at "
+                              f"{choice.eps}/255 on {choice.per_class} images per class yet: press "
+                              "Attack now.")
+        return self.live[key]
 
     def attack(self, choice: Choice,
                tick: Callable[[int, int], None] = lambda images, total: None) -> None:
@@ -148,6 +142,9 @@ class Explorer:
             raise CourseError(f"{len(choice.models)} models were chosen; the explorer shows one or "
                               "two.")
         view = pick(VIEWS, choice.view, "view")
+        if view.compares and len({self.source(m).classes for m in choice.models}) > 1:
+            raise CourseError(f"{' and '.join(choice.models)} have different classes. Choose two "
+                              "models of one data set.")
         self.figure.clear()
         with matplotlib.rc_context(plots.STYLE):
             return Drawing(self.figure, *view.draw(self, choice))
@@ -166,10 +163,14 @@ class Explorer:
         matrix = self.curve(self.detail(choice).label, choice).confusion(choice.eps)
         return divmod(int(matrix.fill_diagonal_(0).argmax()), len(matrix))
 
-    def places(self, choice: Choice) -> Tensor:
-        """The places in the test split of the images in the chosen cell."""
-        curve = self.curve(self.detail(choice).label, choice)
-        return curve.cell(choice.eps, choice.row, choice.column)
+    def cell(self, choice: Choice) -> tuple[Tensor, str]:
+        """The places in the test split of the images in the chosen cell, and a sentence on them."""
+        source = self.detail(choice)
+        curve = self.curve(source.label, choice)
+        places = curve.cell(choice.eps, choice.row, choice.column)
+        a, b = (curve.classes[c] for c in (choice.row, choice.column))
+        return places, (f"{len(places)} images of {a} are taken for {b} by {source.label} under "
+                        f"{_attack(choice, curve)}.")
 
     def scores(self, models: Sequence[str]) -> list[str]:
         """The unfairness scores that all of these models have."""
@@ -177,7 +178,7 @@ class Explorer:
         return [name for name in first if all(name in other for other in others)]
 
 
-@functools.lru_cache
+@lru_cache
 def walks(source: Source, eps: int, n: int) -> tuple[Tensor, diagnostics.Steps]:
     """Confusion over the attack's steps, and steps until each image is wrong, on the first n images
     of each class."""
@@ -191,22 +192,9 @@ def _attack(choice: Choice, curve: Curve) -> str:
     return f"{name} at {choice.eps}/255 on {len(curve.y)} test images"
 
 
-def _curves(x: Explorer, choice: Choice) -> dict[str, Curve]:
-    """The curves of models that can be compared class by class."""
-    curves = {m: x.curve(m, choice) for m in choice.models}
-    _same(choice.models, [c.classes for c in curves.values()])
-    return curves
-
-
-def _same(models: Sequence[str], names: Sequence[Sequence[str]]) -> None:
-    if any(n != names[0] for n in names):
-        raise CourseError(f"{' and '.join(models)} have different classes or groups. Choose two "
-                          "models of one data set.")
-
-
 def errors(x: Explorer, choice: Choice) -> Drawn:
     """Errors per class: two models under attack, or one model clean and under attack."""
-    curves = _curves(x, choice)
+    curves = {m: x.curve(m, choice) for m in choice.models}
     reports = {m: c.report(choice.eps) for m, c in curves.items()}
     (ax,), first = x.axes(1, 9, 3.8), choice.models[0]
     if len(reports) == 1:
@@ -260,24 +248,16 @@ def matrix(x: Explorer, choice: Choice) -> Drawn:
         rows += [{"model": label, "eps": eps, "class": a, "taken for": b,
                   "share": float(shares[i, j])}
                  for i, a in enumerate(curve.classes) for j, b in enumerate(curve.classes)]
-    return (f"Confusion matrices of {label}, clean and under {_attack(choice, curve)}; rows are "
-            f"the true classes. The framed cell: {_mistaken(x, choice)} under attack."), rows
-
-
-def _mistaken(x: Explorer, choice: Choice) -> str:
-    classes = x.detail(choice).classes
-    return (f"{len(x.places(choice))} images of {classes[choice.row]} are taken for "
-            f"{classes[choice.column]}")
+    return (f"Confusion matrices of {label}, clean and attacked; rows are the true classes. The "
+            f"framed cell: {x.cell(choice)[1]}"), rows
 
 
 def cell(x: Explorer, choice: Choice) -> Drawn:
     """The images of one cell of the confusion matrix."""
-    source, places, (ax,) = x.detail(choice), x.places(choice), x.axes(1, 9, 3.4)
+    source, (places, alt), (ax,) = x.detail(choice), x.cell(choice), x.axes(1, 9, 3.4)
     a, b = (source.classes[c] for c in (choice.row, choice.column))
     first = (min(choice.number, max(1, len(places))) - 1) // PAGE * PAGE
     page, numbers = places[first : first + PAGE], range(first + 1, len(places) + 1)[:PAGE]
-    alt = (f"{_mistaken(x, choice)} by {source.label} under "
-           f"{_attack(choice, x.curve(source.label, choice))}.")
     if len(page):
         plots.images(images_of(source.classes).images(page), ax, titles=[str(n) for n in numbers],
                      columns=PAGE // 2, framed=[n == choice.number for n in numbers])
@@ -292,8 +272,7 @@ def cell(x: Explorer, choice: Choice) -> Drawn:
 
 def image(x: Explorer, choice: Choice) -> Drawn:
     """One image, clean and attacked; the models' probabilities before and after; and the walk."""
-    places, test = x.places(choice), images_of(x.detail(choice).classes)
-    _same(choice.models, [x.source(m).classes for m in choice.models])
+    places, test = x.cell(choice)[0], images_of(x.detail(choice).classes)
     if not len(places):
         return cell(x, choice)
     place, n = int(places[min(choice.number, len(places)) - 1]), len(choice.models)
@@ -328,7 +307,7 @@ def _one_image(source: Source, part: Split, eps: int, axes: Any) -> Drawn:
 def sides(x: Explorer, choice: Choice) -> Drawn:
     """Source-class fairness (which class is lost, and how soon) and target-class fairness (what its
     images are taken for)."""
-    curves, label = _curves(x, choice), x.detail(choice).label
+    curves, label = {m: x.curve(m, choice) for m in choice.models}, x.detail(choice).label
     classes, (over, soon, to) = curves[label].classes, x.axes(3, 11, 3.8)
     walked = {m: walks(x.source(m), choice.eps, choice.per_class) for m in curves}
     steps = {m: withstood.mean for m, (_, withstood) in walked.items()}
@@ -363,29 +342,27 @@ def history(x: Explorer, choice: Choice) -> Drawn:
         raise CourseError(f"No training history of {label} is stored yet; its first row is written "
                           "at the end of the first epoch.")
     checks = [Report.from_json(e["validation"][0]) for e in epochs if e.get("validation")]
-    vectors = {k: np.array([e["state"][k] for e in epochs]) for k in VECTORS
-               if k in epochs[0].get("state", {})}
-    vectors = {k: v for k, v in vectors.items() if np.ptp(v) > 1e-6}
-    n = 1 + bool(checks) + len(vectors)
-    down = -(-n // 3)
-    first, *axes = x.axes(min(n, 3), 11 if n > 1 else 6, 3.2 * down, rows=down)
-    plots.curves({"training loss": [e["loss"] for e in epochs]}, first)
+    classes = checks[0].classes if checks else source.classes
     alt = (f"Training of {label}: the loss went from {epochs[0]['loss']:.3f} to "
            f"{epochs[-1]['loss']:.3f} in {len(epochs)} epochs.")
+    charts = [partial(plots.curves, {"training loss": [e["loss"] for e in epochs]})]
     if checks:
         lines = {"standard": [100 * r.nat.mean for r in checks],
                  "robust": [100 * r.rob.mean for r in checks],
                  "worst class": [100 * r.rob.worst for r in checks]}
-        plots.curves(lines, axes.pop(0), ylabel="validation error (%)")
+        charts.append(partial(plots.curves, lines, ylabel="validation error (%)"))
         alt += (f" Robust error on validation data at the last check: average "
                 f"{lines['robust'][-1]:.1f} %, worst class {checks[-1].worst_class} "
                 f"{lines['worst class'][-1]:.1f} %.")
-    classes = checks[0].classes if checks else source.classes
-    for key, values in vectors.items():
-        plots.class_curves(values.tolist(), classes, axes.pop(0), ylabel=VECTORS[key],
-                           named=[classes[c] for c in np.argsort(values[-1])[::-1][:2]])
-    for ax in axes:
-        ax.set_axis_off()
+    for key in (k for k in VECTORS if k in epochs[0].get("state", {})):
+        values = np.array([e["state"][key] for e in epochs])
+        if np.ptp(values) > 1e-6:
+            charts.append(partial(plots.class_curves, values.tolist(), classes, ylabel=VECTORS[key],
+                                  named=[classes[c] for c in np.argsort(values[-1])[::-1][:2]]))
+    rows, wide = -(-len(charts) // 3), len(charts) > 1
+    axes = x.axes(min(len(charts), 3), 11 if wide else 6, 3.2 * rows, rows=rows)
+    for ax, chart in zip_longest(axes, charts):
+        chart(ax=ax) if chart else ax.set_axis_off()
     return alt, [{"model": label, "epoch": e["epoch"], "loss": e["loss"], "rate": e["lr"]}
                  for e in epochs]
 
@@ -405,11 +382,11 @@ def scores_in(record: Mapping[str, Any]) -> dict[str, Score]:
     """Every score of a record: CAU and CRU_s from its reports on the most images, the others as
     they are stored."""
     reports, scores = record.get("reports", []), dict[str, Score]()
-    most = max(map(count, reports), default=0)
-    for report in (Report.from_json(r) for r in reports if count(r) == most):
+    most = max(map(zoo.images, reports), default=0)
+    for report in (Report.from_json(r) for r in reports if zoo.images(r) == most):
         scores.setdefault("CAU", Score("accuracy", "accuracy of each class", report.classes,
                                        [(1 - report.nat.by_class).tolist()]))
-        attack = f"{report.attack} at {budget(report.eps)}"
+        attack = f"{report.attack} at {zoo.budget(report.eps)}"
         scores[f"CRU_s, {attack}"] = Score("attack's success", f"success of {attack} on each class",
                                            report.classes, [success(report).tolist()])
     for row in record.get("scores", []):
@@ -433,7 +410,6 @@ def unfairness(x: Explorer, choice: Choice) -> Drawn:
                           "Compute them: python -m course_lib score NAME")
     name = pick({n: n for n in common}, choice.score or common[0], "score")
     scores = {m: scores_in(x.source(m).record)[name] for m in choice.models}
-    _same(choice.models, [s.names for s in scores.values()])
     first, (ax,) = scores[choice.models[0]], x.axes(1, 9, 3.8)
     times, sign, points = (100.0, " (%)", " points") if first.percent else (1.0, "", "")
     values = {m: [v for row in s.values for v in row] for m, s in scores.items()}
@@ -452,15 +428,16 @@ class View:
     title: str
     uses: Set[str]  # attack and budget, live attack, of (which model), cell, score
     draw: Callable[[Explorer, Choice], Drawn]
+    compares: bool = False  # the models class by class
 
 
 VIEWS = {
-    "errors": View("Errors by class", {"attack"}, errors),
+    "errors": View("Errors by class", {"attack"}, errors, True),
     "budgets": View("All budgets", {"attack"}, budgets),
     "confusion": View("Confusion matrix", {"attack", "of", "cell"}, matrix),
     "cell": View("Images of a cell", {"attack", "of", "cell"}, cell),
-    "image": View("One image", {"attack", "of", "cell"}, image),
-    "fairness": View("Source and target", {"attack", "live", "of"}, sides),
-    "scores": View("Scores", {"score"}, unfairness),
+    "image": View("One image", {"attack", "of", "cell"}, image, True),
+    "fairness": View("Source and target", {"attack", "live", "of"}, sides, True),
+    "scores": View("Scores", {"score"}, unfairness, True),
     "history": View("Training", {"of"}, history),
 }

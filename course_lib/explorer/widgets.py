@@ -11,7 +11,8 @@ import base64
 import dataclasses
 import html
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ import ipywidgets as w
 from course_lib.attacks import ATTACKS
 from course_lib.errors import CourseError
 from course_lib.explorer.curves import BUDGETS
-from course_lib.explorer.sources import COLUMNS, as_csv, as_html, table
+from course_lib.explorer.sources import COLUMNS, as_csv, as_html, from_folder, table
 from course_lib.explorer.views import STORED, VIEWS, Choice, Drawing, Explorer
 from course_lib.files import write_together
 
@@ -33,59 +34,50 @@ LINES = (  # the parts of each line, after the word in `View.uses` that shows th
     {"score": "score"}, {"of": "of", "cell": "row column number to_mistake show_cell show_image"},
     {"table": "sort down words"}, {"always": "note"}, {"always": "picture"},
     {"always": "save_csv save_png saved"}, {"always": "folder open_folder"})
+BUTTONS = {  # text, tooltip, and the method of the panel that it calls with these words
+    "attack_now": ("Attack now", "Run the attack on the first images of each class", "attack_now"),
+    "to_mistake": ("Most frequent mistake", "Choose the largest cell off the diagonal",
+                   "to_mistake"),
+    "show_cell": ("Show the images of this cell", "Go to the images of this cell", "show", "cell"),
+    "show_image": ("Show this image", "Go to this image", "show", "image"),
+    "save_csv": ("Save the numbers (CSV)", "The numbers shown, as a table", "save", "csv"),
+    "save_png": ("Save the figure (PNG)", "The figure shown, as a picture", "save", "png"),
+    "open_folder": ("Open the folder", "Put finished and checkpointed runs beside the bundled "
+                    "models", "open_folder")}
 WIDE: Any = {"description_width": "initial"}
 FLOW: Any = {"flex_flow": "row wrap", "align_items": "center"}
 WRONG = "background: #fdf1ea; border-left: 4px solid #b3470d; padding: 4px 8px;"
 
 
 def parts(names: Sequence[str], one: str, two: str, folder: str) -> dict[str, w.Widget]:
-    """The widgets of a panel by name. A button has the name of the method that it calls."""
+    """The widgets of a panel by name."""
+    drop, number = partial(w.Dropdown, style=WIDE), partial(w.BoundedIntText, style=WIDE, min=1)
+    toggle = partial(w.ToggleButtons, style={"button_width": "auto"})
     live = [(f"{name}, attack now", name) for name in ATTACKS]
     return {
-        "one": _drop("Model", names, one), "two": _drop("beside", [NONE, *names], two),
-        "attack": _drop("Attack", [("PGD-20, precomputed", STORED), *live], STORED),
+        "one": drop(description="Model", options=names, value=one),
+        "two": drop(description="beside", options=[NONE, *names], value=two),
+        "attack": drop(description="Attack", options=[("PGD-20, precomputed", STORED), *live]),
         "eps": w.IntSlider(value=8, min=BUDGETS[0], max=BUDGETS[-1], step=BUDGETS[1] - BUDGETS[0],
                            description="ε (of 255)", style=WIDE),
-        "per_class": _number("images a class", 20, 1000, "180px"),
-        "attack_now": _button("Attack now", "Run the attack on the first images of each class"),
+        "per_class": number(description="images a class", value=20, max=1000,
+                            layout={"width": "180px"}),
         "progress": w.IntProgress(value=0, max=1, description="", layout={"width": "220px"}),
-        "view": _toggle((title, view) for view, title in TITLES.items()),
-        "score": _drop("score", [""], ""),
-        "of": _toggle([("first model", 0), ("second model", 1)]),
-        "row": _drop("class", [("", 0)], 0), "column": _drop("taken for", [("", 0)], 0),
-        "number": _number("image", 1, 1, "140px"),
-        "to_mistake": _button("Most frequent mistake", "Choose the largest cell off the diagonal"),
-        "show_cell": _button("Show the images of this cell", "Go to the images of this cell"),
-        "show_image": _button("Show this image", "Go to this image"),
-        "sort": _drop("sorted by", COLUMNS, "model"),
+        "view": toggle(options=[(title, view) for view, title in TITLES.items()]),
+        "score": drop(description="score", options=[""]),
+        "of": toggle(options=[("first model", 0), ("second model", 1)]),
+        "row": drop(description="class", options=[("", 0)]),
+        "column": drop(description="taken for", options=[("", 0)]),
+        "number": number(description="image", value=1, max=1, layout={"width": "140px"}),
+        "sort": drop(description="sorted by", options=COLUMNS),
         "down": w.Checkbox(value=False, description="largest first", indent=False,
                            layout={"width": "130px"}),
         "words": w.Text(description="only rows with", placeholder="exp2 frl", style=WIDE),
         "note": w.HTML(), "picture": w.HTML(), "saved": w.HTML(),
-        "save_csv": _button("Save the numbers (CSV)", "The numbers shown, as a table"),
-        "save_png": _button("Save the figure (PNG)", "The figure shown, as a picture"),
         "folder": w.Text(value=folder, description="Your own runs, in", placeholder="results",
                          style=WIDE, layout={"width": "420px"}),
-        "open_folder": _button("Open the folder", "Put finished and checkpointed runs beside the "
-                               "bundled models"),
-    }
-
-
-def _drop(description: str, options: Sequence[Any], value: Any) -> w.Dropdown:
-    return w.Dropdown(description=description, options=options, value=value, style=WIDE)
-
-
-def _toggle(options: Iterable[Any]) -> w.ToggleButtons:
-    return w.ToggleButtons(options=list(options), style={"button_width": "auto"})
-
-
-def _number(description: str, value: int, most: int, width: str) -> w.BoundedIntText:
-    return w.BoundedIntText(value=value, min=1, max=most, description=description, style=WIDE,
-                            layout={"width": width})
-
-
-def _button(text: str, tip: str) -> w.Button:
-    return w.Button(description=text, tooltip=tip, layout={"width": "auto"})
+        **{name: w.Button(description=text, tooltip=tip, layout={"width": "auto"})
+           for name, (text, tip, *_) in BUTTONS.items()}}
 
 
 class Panel(w.VBox):
@@ -101,11 +93,11 @@ class Panel(w.VBox):
         one, two = [*([m for m in models or Choice.models if m in names] or names), NONE][:2]
         by_name = parts(names, one, two, str(folder or ""))
         self.part = SimpleNamespace(**by_name)
-        for name, part in by_name.items():
-            if isinstance(part, w.Button):
-                part.on_click(lambda _, name=name: self.act(getattr(self, name)))
-            elif name != "folder":
-                part.observe(self.draw, names="value")
+        for name, (_, _, method, *words) in BUTTONS.items():
+            action = partial(getattr(self, method), *words)
+            by_name[name].on_click(lambda _, action=action: self.act(action))
+        for name in by_name.keys() - {*BUTTONS, "folder"}:
+            by_name[name].observe(self.draw, names="value")
         self.shown: dict[str, list[w.Widget]] = {
             word: [by_name[name] for name in names.split()]
             for line in LINES for word, names in line.items() if word != "always"}
@@ -167,9 +159,10 @@ class Panel(w.VBox):
             self._offer(self.part.score, self.explorer.scores(self.choice().models) or [""])
         self.drawing = self.explorer.draw(self.choice())
         self.rows, alt = self.drawing.rows, self.drawing.alt
+        png = base64.b64encode(self.drawing.png()).decode()
         self.part.picture.value = (
             f'<img class="explorer-figure" style="max-width: 100%" alt="{html.escape(alt)}" '
-            f'src="{_url(self.drawing.png(), "image/png")}">')
+            f'src="data:image/png;base64,{png}">')
         self.say(alt)
 
     def _offer_cells(self) -> None:
@@ -180,7 +173,7 @@ class Panel(w.VBox):
             mistake = self.explorer.mistake(self.choice())
             for control, value in zip((self.part.row, self.part.column), mistake, strict=True):
                 control.options, control.value = options, value
-        self.part.number.max = max(1, len(self.explorer.places(self.choice())))
+        self.part.number.max = max(1, len(self.explorer.cell(self.choice())[0]))
 
     def _offer(self, control: w.Dropdown, options: Sequence[str]) -> None:
         """New options; the choice stays if it is still among them."""
@@ -198,12 +191,8 @@ class Panel(w.VBox):
         self.say(f"{len(self.rows)} of {len(self.explorer.models)} models, sorted by {sort}. "
                  "Errors in percent on the test set, average and worst class; robust: PGD-20.")
 
-    def show_cell(self) -> None:
-        self.part.view.value = "cell"
-        self._redraw()
-
-    def show_image(self) -> None:
-        self.part.view.value = "image"
+    def show(self, view: str) -> None:
+        self.part.view.value = view
         self._redraw()
 
     def attack_now(self) -> None:
@@ -224,7 +213,8 @@ class Panel(w.VBox):
 
     def open_folder(self) -> None:
         """Add a reader's own runs to the models."""
-        new = self.explorer.add(self.part.folder.value)
+        new = list(sources := from_folder(self.part.folder.value))
+        self.explorer.models |= sources
         names = list(self.explorer.models)
         self._offer(self.part.one, names)
         self._offer(self.part.two, [NONE, *names])
@@ -232,22 +222,16 @@ class Panel(w.VBox):
         self.say(f"{len(new)} of your own are among the models now: "
                  f"{', '.join(new[:5])}{' …' if len(new) > 5 else ''}.")
 
-    def save_csv(self) -> None:
-        self._save(as_csv(self.rows).encode(), "csv", "text/csv")
-
-    def save_png(self) -> None:
-        if self.drawing is None:
+    def save(self, kind: str) -> None:
+        """Write the figure or its numbers to a file, and offer it as a download."""
+        if kind == "csv":
+            raw, mime = as_csv(self.rows).encode(), "text/csv"
+        elif self.drawing is None:
             raise CourseError("There is no figure to save here. Choose a view that draws one.")
-        self._save(self.drawing.png(150), "png", "image/png")
-
-    def _save(self, raw: bytes, kind: str, mime: str) -> None:
-        """Write a file, and offer it as a download."""
+        else:
+            raw, mime = self.drawing.png(150), "image/png"
         path = self.out / f"{self.part.view.value}-{self.part.eps.value}.{kind}"
         write_together({path: raw})
-        self.part.saved.value = (
-            f'<span role="status">Saved to {html.escape(str(path))}; '
-            f'<a download="{path.name}" href="{_url(raw, mime)}">download it</a>.</span>')
-
-
-def _url(raw: bytes, mime: str) -> str:
-    return f"data:{mime};base64,{base64.b64encode(raw).decode()}"
+        link = f"data:{mime};base64,{base64.b64encode(raw).decode()}"
+        self.part.saved.value = (f'<span role="status">Saved to {html.escape(str(path))}; '
+                                 f'<a download="{path.name}" href="{link}">download it</a>.</span>')

@@ -216,11 +216,11 @@ def test_two_models_share_a_score_or_an_error_says_so(tmp_path: Path, explorer: 
     scored(tmp_path, "mine/none", reports=[], scores=[])
     three = {"attack": "pgd20", "eps": 8 / 255, "classes": ["a", "b", "c"], "counts": [9] * 3,
              "nat": [0.0] * 3, "rob": [1.0] * 3}
-    scored(tmp_path, "mine/three", reports=[three], scores=[])
+    scored(tmp_path, "mine/three", reports=[three], scores=[], made_from={"classes": ["a", "b"]})
     x = Explorer(root=tmp_path)
     assert x.scores(["mine/people", "mine/three"]) == ["CAU"]
     for view, other, score, message in (
-            ("scores", "mine/three", "", "different classes or groups"),
+            ("scores", "mine/three", "", "different classes"),
             ("scores", "mine/none", "", "no stored score in common"),
             ("scores", "", "LUF", "Unknown score 'LUF'"),
             ("errors", "", "", "scores and training only")):
@@ -233,7 +233,8 @@ def test_checkpoints_and_finished_runs_of_ones_own(tmp_path: Path) -> None:
     record = {"made_from": {"classes": list(FASHION.classes), "model": "lenet5"}, "reports": []}
     publish("mine/one", 1, build("lenet5"), record, tmp_path / "models")
     x, label = Explorer(["exp1/natural"]), "runs/mine: checkpoint"
-    assert x.add(tmp_path) == ["models: mine/one · seed 1", label]
+    x.models |= (new := from_folder(tmp_path))
+    assert list(new) == ["models: mine/one · seed 1", label]
     weights = Store(tmp_path / "runs" / "mine").latest()[1]["model"]  # type: ignore[index]
     assert all(torch.equal(v, weights[k]) for k, v in x.source(label).model.state_dict().items())
     assert "1 epochs" in x.draw(Choice("history", (label,))).alt
@@ -244,7 +245,7 @@ def test_checkpoints_and_finished_runs_of_ones_own(tmp_path: Path) -> None:
     assert "20 test images" in x.draw(choice).alt
     rows = {r["model"]: r for r in table(x.models).to_dict("records")}
     assert rows[label]["method"] == "checkpoint: 1 of 1 epochs" and set(rows) == set(x.models)
-    x.add(tmp_path)
+    x.models |= from_folder(tmp_path)
     with pytest.raises(CourseError, match="Attack now"):
         x.draw(choice)  # the folder was read again: a newer checkpoint has no results yet
 
