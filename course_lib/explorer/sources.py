@@ -124,10 +124,12 @@ class Checkpoint(Source):
 
 def stored(root: Path | None = None, prefix: str = "") -> dict[str, Source]:
     """Every model with weights that a manifest names, by label; each label begins with `prefix`."""
-    rows = sorted((name, int(seed)) for name, seeds in manifest(root).items()
-                  for seed, files in seeds.items() if "weights" in files)
-    labels = (f"{prefix}{name}" + f" · seed {seed}" * (seed > 0) for name, seed in rows)
-    return {label: Source(label, *row, root) for label, row in zip(labels, rows, strict=True)}
+    sources = {}
+    for name, seed in sorted((name, int(seed)) for name, seeds in manifest(root).items()
+                             for seed, files in seeds.items() if "weights" in files):
+        label = f"{prefix}{name}" if seed == 0 else f"{prefix}{name} · seed {seed}"
+        sources[label] = Source(label, name, seed, root)
+    return sources
 
 
 def from_folder(folder: str | Path) -> dict[str, Source]:
@@ -165,34 +167,31 @@ def table(sources: Mapping[str, Source], *, sort: str = "model", down: bool = Fa
     rows that hold all the `words`."""
     import pandas as pd
 
-    rows = [_row(source) for _, source in sorted(sources.items())]
-    rows = [r for r in rows if all(word in " ".join(map(str, r.values())).casefold()
-                                   for word in words.casefold().split())]
+    rows = []
+    for label, source in sorted(sources.items()):
+        try:
+            made = source.record.get("made_from", {})
+            row = {"method": made.get("recipe", {}).get("method", {}).get("name", ""),
+                   "images": made.get("training_examples"), "epochs": made.get("epochs"),
+                   **figures({0: report_rows(source.record, label)})[0]}
+        except Exception as error:  # a reader's own files may hold anything
+            row = {"method": f"cannot be read: {error}"}
+        row = {"model": label, **{k: v for k, v in row.items() if v is not None}}
+        text = " ".join(map(str, row.values())).casefold()
+        if all(word in text for word in words.casefold().split()):
+            rows.append(row)
     frame = pd.DataFrame(rows, dtype=object)
-    return frame if sort not in frame else frame.sort_values(sort, ascending=not down,
-                                                             kind="stable")
-
-
-def _row(source: Source) -> dict[str, Any]:
-    try:
-        made = source.record.get("made_from", {})
-        row = {"method": made.get("recipe", {}).get("method", {}).get("name", ""),
-               "images": made.get("training_examples"), "epochs": made.get("epochs"),
-               **figures({0: report_rows(source.record, source.label)})[0]}
-    except Exception as error:  # a reader's own files may hold anything
-        row = {"method": f"cannot be read: {error}"}
-    return {"model": source.label, **{k: v for k, v in row.items() if v is not None}}
+    return frame.sort_values(sort, ascending=not down, kind="stable") if sort in frame else frame
 
 
 def as_html(frame: pd.DataFrame) -> str:
     """The table with errors in percent: words to the left, numbers to the right."""
     import pandas as pd
 
-    shown = [c for c in COLUMNS if c in frame]
-    percent = {c: lambda v: "" if pd.isna(v) else f"{100 * v:.2f}" for c in TITLES}
+    shown = frame[[c for c in COLUMNS if c in frame]]
     with pd.option_context("display.max_colwidth", None):
-        text = frame[shown].to_html(index=False, border=0, na_rep="", justify="right",
-                                    classes="explorer-table", formatters=percent)
+        text = shown.to_html(index=False, border=0, na_rep="", justify="right",
+                             classes="explorer-table", float_format=lambda v: f"{100 * v:.2f}")
     words = "".join(f".explorer-table tr > :nth-child({n}) {{text-align: left}}" for n in (1, 2))
     return f"<style>.explorer-table td {{text-align: right}} {words}</style>{text}"
 

@@ -198,17 +198,17 @@ def errors(x: Explorer, choice: Choice) -> Drawn:
     reports = {m: c.report(choice.eps) for m, c in curves.items()}
     (ax,), first = x.axes(1, 9, 3.8), choice.models[0]
     if len(reports) == 1:
-        plots.class_bars({f"{first}, {state}": reports[first] for state in (
-            "clean", "under attack")}, ax, kind=["nat", "rob"])
+        both = {f"{first}, {state}": reports[first] for state in ("clean", "under attack")}
+        plots.class_bars(both, ax, kind=["nat", "rob"])
     else:
         plots.class_bars(reports, ax)
     ax.set_ylim(0, 104)
     alt = [f"{m}: average {100 * r.rob.mean:.1f} % (clean {100 * r.nat.mean:.1f} %), worst class "
            f"{r.worst_class} {100 * r.rob.worst:.1f} %." for m, r in reports.items()]
-    rows = [{"model": m, "class": c, "images": n, "standard error": nat, "robust error": rob,
-             "low": low, "high": high} for m, r in reports.items() for c, n, nat, rob, (low, high)
-            in zip(r.classes, r.nat.counts, r.nat.by_class, r.rob.by_class, r.rob.intervals(),
-                   strict=True)]
+    names = ("model", "class", "images", "standard error", "robust error", "low", "high")
+    rows = [dict(zip(names, row, strict=True)) for m, r in reports.items()
+            for row in zip([m] * len(r.classes), r.classes, r.nat.counts, r.nat.by_class,
+                           r.rob.by_class, *r.rob.intervals().T, strict=True)]
     return " ".join([f"Errors by class under {_attack(choice, curves[first])}, with 95 % "
                      "intervals.", *alt]), rows
 
