@@ -19,7 +19,7 @@ import torch
 
 from course_lib.errors import CourseError
 from course_lib.machine import device, keep_memory
-from course_lib.zoo import load_record, manifest
+from course_lib.zoo import stored_models
 
 if TYPE_CHECKING:
     from course_lib.checkpoints import Store
@@ -33,7 +33,8 @@ SIGNS = {"KAGGLE_KERNEL_RUN_TYPE": "kaggle", "KAGGLE_URL_BASE": "kaggle",
          "BINDER_SERVICE_HOST": "binder", "BINDER_REPO_URL": "binder"}
 NAMES = {"colab": "Colab", "kaggle": "Kaggle", "binder": "Binder", "local": "this computer"}
 LIFETIME = {
-    "colab": "Colab deletes them with the machine: tick SAVE_TO_DRIVE to keep them.",
+    "colab": "Colab deletes them with the machine. To keep them, tick SAVE_TO_DRIVE, run this cell "
+             "again, and allow the access that it asks for.",
     "kaggle": "Kaggle keeps them with 'Save Version'.",
     "binder": "Binder deletes them at the end: download the files that you want to keep.",
     "local": "They stay there.",
@@ -75,21 +76,16 @@ class Session:
         times = {name: _seconds(name) for name in recipes}
         total = sum(cpu for cpu, _ in times.values())
         if full and self.device.type == "cpu" and total > LONGEST:
-            advice = ("In Colab: Runtime, Change runtime type, T4 GPU, then run everything again. "
-                      if self.where == "colab" else "")
             raise CourseError(f"FULL would take about {_time(total)} here, since this runtime has "
-                              f"no GPU. {advice}Or leave FULL off: the stored results need no "
-                              "training.")
+                              "no GPU. In Colab: Runtime, Change runtime type, T4 GPU, then run "
+                              "everything again. Or leave FULL off: no result needs it.")
         return "\n".join(f"{name}: {_time(cpu)} on one CPU core (measured), {_time(gpu)} on a GPU "
                          "(an estimate)" for name, (cpu, gpu) in times.items())
 
 
 def _seconds(name: str) -> tuple[float, float]:
     """A stored recipe's training: the measured median over its seeds, and a guess for a GPU."""
-    records = [load_record(name, seed=int(seed)) for seed in manifest().get(name, {})]
-    if not records:
-        raise CourseError(f"The time of {name} is not known, because it is not stored. Train it: "
-                          f"python -m course_lib train {name}")
+    records = [model.record for model in stored_models(None, name)]
     made = records[0]["made_from"]
     steps = (made["recipe"]["method"].get("attack") or {}).get("steps", 0)
     batches = made["epochs"] * made["training_examples"] / made["recipe"]["optim"]["batch"]
@@ -118,21 +114,17 @@ def whereabouts() -> str:
 
 def _mount(where: str) -> Path | None:
     """The course's folder in Drive, or None and a warning."""
-    if where != "colab":
-        warnings.warn(f"There is no Google Drive to mount on {NAMES[where]}. Results are saved "
-                      f"here only. {LIFETIME[where]}", stacklevel=3)
-        return None
-    home = DRIVE / "MyDrive"
-    try:
-        from google.colab import drive
+    home, reason = DRIVE / "MyDrive", f"{NAMES[where]} has none"
+    if where == "colab":
+        try:
+            from google.colab import drive
 
-        drive.mount(str(DRIVE))
-        if home.is_dir():
-            return home / FOLDER
-        reason = f"{home} is not there"
-    except Exception as error:  # google.colab has its own kinds for a refusal or a time-out
-        reason = str(error) or type(error).__name__
-    warnings.warn(f"Google Drive is not mounted ({reason}). Results are saved on this machine only "
-                  "and are deleted with it. To try again, run this cell again and allow the "
-                  "access that it asks for.", stacklevel=3)
+            drive.mount(str(DRIVE))
+            if home.is_dir():
+                return home / FOLDER
+            reason = f"{home} is not there"
+        except Exception as error:  # google.colab has its own kinds for a refusal or a time-out
+            reason = str(error) or type(error).__name__
+    warnings.warn(f"Google Drive is not mounted ({reason}). Results are saved here only. "
+                  f"{LIFETIME[where]}", stacklevel=3)
     return None

@@ -42,26 +42,23 @@ def test_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, signs: tuple[str
                                "colab": tmp_path / "content"}.get(where, tmp_path / "results")
     words = (colab.NAMES[where], torch.__version__, str(session.results), colab.LIFETIME[where])
     assert all(word in session.line() for word in words) and "\n" not in session.line()
-
-
-def test_the_loaded_package_means_colab_and_kaggle_comes_first(
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(monkeypatch, mounts)
-    assert colab.whereabouts() == "colab"
-    monkeypatch.setenv("KAGGLE_URL_BASE", "x")
-    assert colab.whereabouts() == "kaggle"
+    reason = "No module named" if where == "colab" else "has none"
+    with pytest.warns(UserWarning, match=rf"Google Drive is not mounted \(.*{reason}"):
+        assert colab.setup(drive=True).drive is None
 
 
 def test_drive_is_asked_for_only_when_wanted(monkeypatch: pytest.MonkeyPatch,
                                              tmp_path: Path) -> None:
     asked: list[str] = []
     stand_in(monkeypatch, lambda place: (asked.append(place), mounts(place)))
-    assert colab.setup().drive is None and asked == []
+    assert colab.setup().drive is None and asked == [], "the loaded package means Colab"
     session = colab.setup(drive=True)
     assert asked == [str(tmp_path / "drive")]
     assert session.drive == tmp_path / "drive" / "MyDrive" / colab.FOLDER
     assert str(session.drive) in session.line()
     assert colab.setup(drive=True) == session  # "Run all" again
+    monkeypatch.setenv("KAGGLE_URL_BASE", "x")
+    assert colab.whereabouts() == "kaggle", "it looks like Colab"
 
 
 def test_the_store_of_a_session_has_its_copy_in_drive(monkeypatch: pytest.MonkeyPatch,
@@ -88,19 +85,11 @@ def test_a_drive_that_cannot_be_mounted_is_a_warning(
             raise error
 
     stand_in(monkeypatch, mount)
-    with pytest.warns(UserWarning, match=rf"is not mounted \(.*{reason}\). Results are saved on"):
+    with pytest.warns(UserWarning, match=rf"is not mounted \(.*{reason}\). Results are saved"):
         store = colab.setup(drive=True).store("run")
     store.save(1, {"model": {}})
     assert store.mirror is None
     store.close()
-
-
-@pytest.mark.parametrize("sign", [None, "KAGGLE_KERNEL_RUN_TYPE", "BINDER_REPO_URL"])
-def test_drive_elsewhere_is_a_warning(monkeypatch: pytest.MonkeyPatch, sign: str | None) -> None:
-    if sign:
-        monkeypatch.setenv(sign, "1")
-    with pytest.warns(UserWarning, match="There is no Google Drive to mount on"):
-        assert colab.setup(drive=True).drive is None
 
 
 @pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a/../../x", "a\\b", "c:x", "a\0b", "a\nb"])
@@ -122,7 +111,7 @@ def test_the_time_of_a_training_is_measured_and_guessed() -> None:
     assert re.fullmatch(rf"exp1/pgd-at: {time} on one CPU core \(measured\), {time} on a GPU "
                         r"\(an estimate\)", line)
     assert session.how_long("exp1/natural", "exp1/pgd-at").splitlines()[1] == line
-    with pytest.raises(CourseError, match="The time of exp1/nothing is not known"):
+    with pytest.raises(CourseError, match="Unknown model 'exp1/nothing'"):
         session.how_long("exp1/nothing")
 
 
@@ -136,5 +125,3 @@ def test_full_is_refused_only_where_the_machine_is_too_slow(
     with pytest.raises(CourseError,
                        match=r"FULL would take about 8 hours here, .* T4 GPU, .*Or leave FULL off"):
         on["colab"].how_long("a", "b", full=True)
-    with pytest.raises(CourseError, match=r"no GPU\. Or leave FULL off"):
-        on["local"].how_long("a", "b", full=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from tqdm import tqdm
@@ -36,16 +36,9 @@ def wanted(prefix: str, every_seed: bool) -> Iterator[tuple[str, int, Split]]:
             made = load_record(name, seed=seed)["made_from"]
             if not (EMBEDDED / made["recipe"]["dataset"] / "contents.json").is_file():
                 continue
-            split = images_of(made["classes"])
+            split = images_of(tuple(made["classes"]))
             if current(name, seed, split.digest()) is None:
                 yield name, seed, split
-
-
-def moves(bar: tqdm) -> Callable[[int, int], None]:
-    def to(done: int, total: int) -> None:
-        bar.update(done - bar.n)
-
-    return to
 
 
 def main() -> int:
@@ -58,9 +51,9 @@ def main() -> int:
     torch.set_num_threads(1)  # the figures of a stored report, to the last image
     todo = list(wanted(words.prefix, words.seeds == "all"))
     for n, (name, seed, split) in enumerate(todo, 1):
-        with tqdm(total=len(BUDGETS) * len(split), desc=f"[{n}/{len(todo)}] {name} seed {seed}",
+        with tqdm(total=len(BUDGETS[1:]) * len(split), desc=f"[{n}/{len(todo)}] {name} seed {seed}",
                   unit="image") as bar:
-            curve = compute_curve(load_model(name, seed=seed), split, tick=moves(bar))
+            curve = compute_curve(load_model(name, seed=seed), split, tick=bar.update)
         publish_curve(name, seed, curve, split)
     print(f"{len(todo)} curves made; all others are as they should be.")
     return 0

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from course_lib.attacks import ATTACKS, PGD
-from course_lib.data import Split, batches
+from course_lib.attacks import ATTACKS
+from course_lib.data import Split
 from course_lib.diagnostics import confusion
-from course_lib.errors import CourseError, pick, whole
+from course_lib.errors import CourseError, pick
+from course_lib.evaluation import predictions
 from course_lib.fairness import Errors, Report
 from course_lib.files import StoredFiles
-from course_lib.inference import check_fit, predict
 from course_lib.zoo import entry, models_dir
 
 ATTACK = "pgd20"
@@ -59,12 +59,13 @@ class Curve:
         return confusion(self.y, self.at(eps), len(self.classes))
 
     def errors(self, eps: int) -> Errors:
-        matrix = self.confusion(eps)
-        counts = matrix.sum(1)
-        return Errors(tuple((counts - matrix.diagonal()).tolist()), tuple(counts.tolist()))
+        return self.report(eps).rob
 
     def report(self, eps: int) -> Report:
-        return Report(self.errors(0), self.errors(eps), self.classes, self.attack, eps / 255)
+        """The errors per class, without the attack and under it."""
+        nat, rob = (Errors(tuple((m.sum(1) - m.diagonal()).tolist()), tuple(m.sum(1).tolist()))
+                    for m in (self.confusion(0), self.confusion(eps)))
+        return Report(nat, rob, self.classes, self.attack, eps / 255)
 
     def cell(self, eps: int, row: int, column: int) -> Tensor:
         """The places in the test split of the images in one cell of the confusion matrix."""
@@ -74,39 +75,21 @@ class Curve:
 def compute_curve(model: nn.Module, split: Split, attack: str = ATTACK,
                   budgets: Sequence[int] = BUDGETS, *, per_class: int | None = None,
                   batch: int = 500, seed: int = 0,
-                  tick: Callable[[int, int], None] = lambda done, total: None) -> Curve:
-    """Attack every image, or the first `per_class` of each class, at each budget.
+                  tick: Callable[[int], object] | None = None) -> Curve:
+    """Attack every image, or the first `per_class` of each class, at each budget, as `evaluate`.
 
-    As in `evaluate`, an image that is wrong when clean is not attacked, and the others are attacked
-    until they are first wrong. The same seed and batch give the errors of a stored report.
-    `tick(done, total)` is called after each batch.
+    The same seed and batch give the errors of a stored report. `tick` is called with the number of
+    images after each batch of each budget.
     """
-    n = len(split) if per_class is None else whole(per_class, "images per class", 1)
-    places = torch.cat([torch.nonzero(split.y == c).flatten()[:n]
+    places = torch.cat([torch.nonzero(split.y == c).flatten()[:per_class]
                         for c in range(len(split.classes))]).sort().values
-    part, device = split.take(places), next(model.parameters(), torch.empty(0)).device
-    check_fit(model, part.images(slice(0, 1)).to(device), len(split.classes))
-    levels = sorted({0, *(whole(e, "a budget (of 255)", 0) for e in budgets)})
-    done, predicted = 0, []
-    for eps in levels:
-        walker = pick(ATTACKS, attack, "attack").at(eps / 255)
-        generator = torch.Generator().manual_seed(seed)
-        for x, y in batches(part, batch):
-            predicted.append(_attacked(model, x.to(device), y.to(device), walker, generator).cpu())
-            done += len(y)
-            tick(done, len(levels) * len(part))
-    return Curve(attack, tuple(levels), torch.cat(predicted).view(len(levels), -1), part.y, places,
-                 split.classes)
-
-
-def _attacked(model: nn.Module, x: Tensor, y: Tensor, attack: PGD,
-              generator: torch.Generator) -> Tensor:
-    predicted = predict(model, x, y)
-    right = predicted == y
-    if attack.eps and right.any():
-        walk = attack.walk(model, x[right], y[right], generator=generator, stop=True)
-        predicted[right] = predict(model, walk.first_wrong, y[right])
-    return predicted
+    part, walker = split.take(places), pick(ATTACKS, attack, "attack")
+    levels = sorted({*budgets} - {0})  # every attack gives the predictions at 0, too
+    found = [predictions(model, part, walker.at(eps / 255), batch=batch, seed=seed, tick=tick)
+             for eps in levels or [0]]
+    predicted = torch.stack([found[0][1], *(attacked for _, _, attacked in found)])
+    eps = (0, *levels)
+    return Curve(attack, eps, predicted[: len(eps)], part.y, places, split.classes)
 
 
 def current(name: str, seed: int, data: str, root: Path | None = None) -> dict[str, Any] | None:
@@ -120,22 +103,12 @@ def current(name: str, seed: int, data: str, root: Path | None = None) -> dict[s
 
 def load_curve(name: str, split: Split, *, seed: int = 0, root: Path | None = None) -> Curve:
     """The stored predictions of one model on a test split, verified."""
-    row, title = current(name, seed, split.digest(), root), f"The curve of {name}, seed {seed},"
+    row = current(name, seed, split.digest(), root)
     if row is None:
-        stale = str(seed) in curve_files(root).entries().get(name, {})
-        raise CourseError(f"{title} {'is of other weights or images' if stale else 'is not stored'}"
-                          ". Compute it: make curves; or attack now.")
-    raw = curve_files(root).read(row)
-    try:
-        with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
-            eps = tuple(int(e) for e in arrays["eps"])
-            predicted = torch.from_numpy(arrays["said"]).long()
-    except Exception as e:  # zip and NumPy raise many kinds
-        raise CourseError(f"{title} cannot be read ({type(e).__name__}). Compute it again: make "
-                          "curves.") from None
-    if predicted.shape != (len(eps), len(split)) or eps[:1] != (0,) or not (
-            0 <= int(predicted.min()) <= int(predicted.max()) < len(split.classes)):
-        raise CourseError(f"{title} does not fit the test images. Compute it again: make curves.")
+        raise CourseError(f"The curve of {name}, seed {seed}, is not stored or is of other weights "
+                          "or images. Compute it: make curves; or attack now.")
+    with np.load(io.BytesIO(curve_files(root).read(row)), allow_pickle=False) as arrays:
+        eps, predicted = tuple(arrays["eps"].tolist()), torch.from_numpy(arrays["said"]).long()
     return Curve(ATTACK, eps, predicted, split.y, torch.arange(len(split)), split.classes)
 
 

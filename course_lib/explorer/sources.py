@@ -7,15 +7,16 @@ checkpoints anywhere below it, and manifests with weights and records. Nothing i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from course_lib.checkpoints.store import RECORD, Store
@@ -24,7 +25,7 @@ from course_lib.datasets.sources import contents
 from course_lib.errors import CourseError
 from course_lib.explorer.curves import Curve, load_curve
 from course_lib.fairness import Report
-from course_lib.files import parse_json
+from course_lib.files import parse_json, read_bytes
 from course_lib.models import MODELS, build
 from course_lib.zoo import (
     TITLES,
@@ -38,22 +39,26 @@ from course_lib.zoo import (
 if TYPE_CHECKING:
     import pandas as pd
 
+COLUMNS: tuple[str, ...] = ("model", "method", "images", "epochs", *TITLES)
+ADVICE = "Give the folder that trainings wrote to, such as results or runs."
 
-class FinishedModel:
+
+@dataclass(eq=False)
+class Source:
     """A model that a manifest names. Each part is read when it is first used."""
 
-    def __init__(self, name: str, seed: int, root: Path | None, prefix: str = "") -> None:
-        self.label = prefix + (name if seed == 0 else f"{name} · seed {seed}")
-        self.name = name
-        self.where: dict[str, Any] = {"seed": seed, "root": root}
+    label: str
+    name: str = ""
+    seed: int = 0
+    root: Path | None = None
 
     @cached_property
     def model(self) -> nn.Module:
-        return load_model(self.name, **self.where)
+        return load_model(self.name, seed=self.seed, root=self.root)
 
     @cached_property
     def record(self) -> dict[str, Any]:
-        return load_record(self.name, **self.where)
+        return load_record(self.name, seed=self.seed, root=self.root)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -61,122 +66,99 @@ class FinishedModel:
 
     @cached_property
     def curve(self) -> Curve:
-        return load_curve(self.name, images_of(self.classes), **self.where)
+        return load_curve(self.name, images_of(self.classes), seed=self.seed,
+                          root=self.root)
 
 
-class Checkpoint:
+@dataclass(eq=False)
+class Checkpoint(Source):
     """The newest checkpoint of a store. Damage is reported when it is chosen."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self.name, self.label = folder, name, f"{name}: checkpoint"
+    folder: Path = Path()
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """The training that the store belongs to."""
         path = self.folder / RECORD
-        identity = parse_json(path.read_bytes(), path).get("identity")
-        return identity if isinstance(identity, dict) else {}
+        return dict(parse_json(read_bytes(path), path)["identity"])
 
     @cached_property
-    def newest(self) -> tuple[int, dict[str, Any]]:
+    def state(self) -> dict[str, Any]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             newest = Store(self.folder).latest()
         if newest is None:
             reasons = " ".join(str(w.message) for w in caught)
             raise CourseError(f"{self.folder} holds no checkpoint that verifies. {reasons}".strip())
-        return newest
+        return newest[1]
 
     @property
     def classes(self) -> tuple[str, ...]:
         return tuple(str(self.identity.get("classes", "")).split(", "))
 
-    @property
+    @cached_property
     def record(self) -> dict[str, Any]:
         """The part of a finished training's record that a checkpoint has."""
-        state = self.newest[1]
-        done = f"checkpoint: {state.get('epoch')} of {self.identity.get('epochs')} epochs"
-        made = {"epochs": state.get("epoch"), "recipe": {"method": {"name": done}}}
-        return {"made_from": made, "history": state.get("history", [])}
+        epoch = self.state.get("epoch")
+        done = f"checkpoint: {epoch} of {self.identity.get('epochs')} epochs"
+        made = {"epochs": epoch, "recipe": {"method": {"name": done}}}
+        return {"made_from": made, "history": self.state.get("history", [])}
 
     @cached_property
     def model(self) -> nn.Module:
         """The network of the kind that the store names, if every shape fits."""
-        weights = self.newest[1].get("model", {})
         kind = str(self.identity.get("model", "")).partition(" ")[0]
         for name in (n for n, make in MODELS.items() if getattr(make, "__name__", n) == kind):
             model = build(name, classes=len(self.classes))
-            if {k: v.shape for k, v in model.state_dict().items()} != {
-                    k: v.shape for k, v in weights.items()}:
-                continue
-            if not all(torch.isfinite(v).all() for v in weights.values()):
-                raise CourseError("This checkpoint's weights hold NaN or infinity: the training "
-                                  "went wrong. Choose an older run.")
-            model.load_state_dict(weights)
-            return model.eval()
+            with contextlib.suppress(RuntimeError):  # names or shapes differ
+                model.load_state_dict(self.state["model"])
+                return model.eval()
         raise CourseError(f"This checkpoint is of {kind or 'an unknown network'}, which fits none "
                           f"of: {', '.join(MODELS)}.")
 
-    @property
+    @cached_property
     def curve(self) -> Curve:
-        raise CourseError(f"No curve of {self.name} is stored. Choose a live attack and press "
+        raise CourseError(f"No curve of {self.label} is stored. Choose a live attack and press "
                           "Attack now.")
-
-
-Source = FinishedModel | Checkpoint
 
 
 def stored(root: Path | None = None, prefix: str = "") -> dict[str, Source]:
     """Every model with weights that a manifest names, by label; each label begins with `prefix`."""
-    rows = sorted((name, int(seed)) for name, seeds in manifest(root).items()
-                  for seed, files in seeds.items() if "weights" in files)
-    sources = (FinishedModel(name, seed, root, prefix) for name, seed in rows)
-    return {source.label: source for source in sources}
+    sources = {}
+    for name, seed in sorted((name, int(seed)) for name, seeds in manifest(root).items()
+                             for seed, files in seeds.items() if "weights" in files):
+        label = f"{prefix}{name}" if seed == 0 else f"{prefix}{name} · seed {seed}"
+        sources[label] = Source(label, name, seed, root)
+    return sources
 
 
 def from_folder(folder: str | Path) -> dict[str, Source]:
     """The models of a reader's own folder: those that manifests name, and stores of checkpoints."""
-    base, advice = Path(folder).expanduser(), ("Give the folder that trainings wrote to, such as "
-                                               "results or runs.")
-    if not str(folder).strip() or "\0" in str(folder) or not os.path.isdir(base):
-        raise CourseError(f"There is no folder {str(folder)!r}. {advice}")
+    base = Path(folder).expanduser()
+    if not str(folder) or not os.path.isdir(base):
+        raise CourseError(f"There is no folder {str(folder)!r}. {ADVICE}")
     sources: dict[str, Source] = {}
-    for place, name in _holding("manifest.json", base):
-        if place.resolve() != models_dir().resolve() and place.name != "curves":
-            sources |= stored(place, f"{name}: ")
-    checkpoints = (Checkpoint(place, name) for place, name in _holding(RECORD, base))
-    sources |= {source.label: source for source in checkpoints}
+    for path in (*sorted(base.rglob("manifest.json")), *sorted(base.rglob(RECORD))):
+        place = path.parent
+        prefix = f"{base.name if place == base else place.relative_to(base)}: "
+        if path.name == RECORD:
+            sources[f"{prefix}checkpoint"] = Checkpoint(f"{prefix}checkpoint", folder=place)
+        elif place.resolve() != models_dir().resolve() and place.name != "curves":
+            sources |= stored(place, prefix)
     if not sources:
-        raise CourseError(f"{base} holds no model and no checkpoint. {advice}")
+        raise CourseError(f"{base} holds no model and no checkpoint. {ADVICE}")
     return sources
 
 
-def _holding(file: str, base: Path) -> Iterator[tuple[Path, str]]:
-    """The folders that hold such a file, with their names below `base`."""
-    try:
-        paths = sorted(base.rglob(file))
-    except OSError as e:
-        raise CourseError(f"{base} cannot be searched ({e.strerror or e}). Give a folder that you "
-                          "may read.") from None
-    for place in (path.parent for path in paths):
-        yield place, base.name if place == base else str(place.relative_to(base))
-
-
-def images_of(classes: Sequence[str]) -> Split:
+@functools.cache
+def images_of(classes: tuple[str, ...]) -> Split:
     """The embedded test images of these classes."""
     for path in sorted(EMBEDDED.glob("*/contents.json"), reverse=True):  # images, not tables
-        if (split := _embedded(path.parent.name)).classes == tuple(classes):
-            return split
+        data = load(path.parent.name, limit=contents(path.parent)[0])
+        if data.test.classes == classes:
+            return data.test
     raise CourseError(f"No embedded images have the classes {', '.join(map(str, classes))}. For "
                       "this model the explorer shows scores and training only.")
-
-
-@functools.cache
-def _embedded(dataset: str) -> Split:
-    return load(dataset, limit=contents(EMBEDDED / dataset)[0]).test
-
-
-COLUMNS: tuple[str, ...] = ("model", "method", "images", "epochs", *TITLES)
 
 
 def table(sources: Mapping[str, Source], *, sort: str = "model", down: bool = False,
@@ -185,41 +167,33 @@ def table(sources: Mapping[str, Source], *, sort: str = "model", down: bool = Fa
     rows that hold all the `words`."""
     import pandas as pd
 
-    if sort not in COLUMNS:
-        raise CourseError(f"There is no column {sort!r} to sort by. Choose one of: "
-                          f"{', '.join(COLUMNS)}.")
-    rows = [_row(source) for source in sources.values()]
-    rows = [r for r in rows if all(w.casefold() in " ".join(map(str, r.values())).casefold()
-                                   for w in words.split())]
-    frame = pd.DataFrame(sorted(rows, key=lambda r: str(r["model"])), dtype=object)
-    return frame if sort not in frame else frame.sort_values(sort, ascending=not down,
-                                                             kind="stable")
+    rows = []
+    for label, source in sorted(sources.items()):
+        try:
+            made = source.record.get("made_from", {})
+            row = {"method": made.get("recipe", {}).get("method", {}).get("name", ""),
+                   "images": made.get("training_examples"), "epochs": made.get("epochs"),
+                   **figures({0: [*map(Report.from_json, source.record.get("reports", []))]})[0]}
+        except Exception as error:  # a reader's own files may hold anything
+            row = {"method": f"cannot be read: {error}"}
+        row = {"model": label, **{k: v for k, v in row.items() if v is not None}}
+        text = " ".join(map(str, row.values())).casefold()
+        if all(word in text for word in words.casefold().split()):
+            rows.append(row)
+    frame = pd.DataFrame(rows, dtype=object)
+    return frame.sort_values(sort, ascending=not down, kind="stable") if sort in frame else frame
 
 
-def _row(source: Source) -> dict[str, Any]:
-    try:
-        made = source.record.get("made_from", {})
-        row = {"method": made.get("recipe", {}).get("method", {}).get("name", ""),
-               "images": made.get("training_examples"), "epochs": made.get("epochs"),
-               **figures({0: [*map(Report.from_json, source.record.get("reports", []))]})[0]}
-    except CourseError as error:
-        row = {"method": f"cannot be read: {error}"}
-    return {"model": source.label, **{k: v for k, v in row.items() if v is not None}}
-
-
-def as_html(frame: pd.DataFrame, total: int) -> str:
+def as_html(frame: pd.DataFrame) -> str:
     """The table with errors in percent: words to the left, numbers to the right."""
     import pandas as pd
 
-    shown = [c for c in COLUMNS if c in frame]
-    percent = {c: lambda v: "" if pd.isna(v) else f"{100 * v:.2f}" for c in TITLES}
+    shown = frame[[c for c in COLUMNS if c in frame]]
     with pd.option_context("display.max_colwidth", None):
-        text = frame[shown].to_html(index=False, border=0, na_rep="", justify="right",
-                                    classes="explorer-table", formatters=percent)
+        text = shown.to_html(index=False, border=0, na_rep="", justify="right",
+                             classes="explorer-table", float_format=lambda v: f"{100 * v:.2f}")
     words = "".join(f".explorer-table tr > :nth-child({n}) {{text-align: left}}" for n in (1, 2))
-    return (f"<style>.explorer-table td {{text-align: right}} {words}</style>{text}"
-            "<p>Errors in percent on the test set, average and worst class; robust: PGD-20. "
-            f"{len(frame)} of {total} models.</p>")
+    return f"<style>.explorer-table td {{text-align: right}} {words}</style>{text}"
 
 
 def as_csv(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> str:

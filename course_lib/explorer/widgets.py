@@ -8,10 +8,13 @@ text beside the figure describes it.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import html
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ipywidgets as w
@@ -19,17 +22,62 @@ import ipywidgets as w
 from course_lib.attacks import ATTACKS
 from course_lib.errors import CourseError
 from course_lib.explorer.curves import BUDGETS
-from course_lib.explorer.sources import COLUMNS, as_csv, as_html, table
-from course_lib.explorer.views import CELLS, STORED, Choice, Drawing, Explorer
+from course_lib.explorer.sources import COLUMNS, as_csv, as_html, from_folder, table
+from course_lib.explorer.views import STORED, VIEWS, Choice, Drawing, Explorer
+from course_lib.files import write_together
 
-TITLES = {"errors": "Errors by class", "budgets": "All budgets", "confusion": "Confusion matrix",
-          "cell": "Images of a cell", "image": "One image", "fairness": "Source and target",
-          "scores": "Scores", "history": "Training", "table": "Table"}
-WITHOUT_ATTACK = ("scores", "history", "table")
+TITLES = {name: view.title for name, view in VIEWS.items()} | {"table": "Table"}
 NONE = "(no second model)"
+LINES = (  # the parts of each line, after the word in `View.uses` that shows them
+    {"always": "one two"}, {"attack": "attack eps"},
+    {"live": "per_class", "attack now": "attack_now progress"}, {"always": "view"},
+    {"score": "score"}, {"of": "of", "cell": "row column number to_mistake show_cell show_image"},
+    {"table": "sort down words"}, {"always": "note"}, {"always": "picture"},
+    {"always": "save_csv save_png saved"}, {"always": "folder open_folder"})
+BUTTONS = {  # text, tooltip, and the method of the panel that it calls with these words
+    "attack_now": ("Attack now", "Run the attack on the first images of each class", "attack_now"),
+    "to_mistake": ("Most frequent mistake", "Choose the largest cell off the diagonal",
+                   "to_mistake"),
+    "show_cell": ("Show the images of this cell", "Go to the images of this cell", "show", "cell"),
+    "show_image": ("Show this image", "Go to this image", "show", "image"),
+    "save_csv": ("Save the numbers (CSV)", "The numbers shown, as a table", "save", "csv"),
+    "save_png": ("Save the figure (PNG)", "The figure shown, as a picture", "save", "png"),
+    "open_folder": ("Open the folder", "Put finished and checkpointed runs beside the bundled "
+                    "models", "open_folder")}
 WIDE: Any = {"description_width": "initial"}
 FLOW: Any = {"flex_flow": "row wrap", "align_items": "center"}
 WRONG = "background: #fdf1ea; border-left: 4px solid #b3470d; padding: 4px 8px;"
+
+
+def parts(names: Sequence[str], one: str, two: str, folder: str) -> dict[str, w.Widget]:
+    """The widgets of a panel by name."""
+    drop, number = partial(w.Dropdown, style=WIDE), partial(w.BoundedIntText, style=WIDE, min=1)
+    toggle = partial(w.ToggleButtons, style={"button_width": "auto"})
+    live = [(f"{name}, attack now", name) for name in ATTACKS]
+    return {
+        "one": drop(description="Model", options=names, value=one),
+        "two": drop(description="beside", options=[NONE, *names], value=two),
+        "attack": drop(description="Attack", options=[("PGD-20, precomputed", STORED), *live]),
+        "eps": w.IntSlider(value=8, min=BUDGETS[0], max=BUDGETS[-1], step=BUDGETS[1] - BUDGETS[0],
+                           description="ε (of 255)", style=WIDE),
+        "per_class": number(description="images a class", value=20, max=1000,
+                            layout={"width": "180px"}),
+        "progress": w.IntProgress(value=0, max=1, description="", layout={"width": "220px"}),
+        "view": toggle(options=[(title, view) for view, title in TITLES.items()]),
+        "score": drop(description="score", options=[""]),
+        "of": toggle(options=[("first model", 0), ("second model", 1)]),
+        "row": drop(description="class", options=[("", 0)]),
+        "column": drop(description="taken for", options=[("", 0)]),
+        "number": number(description="image", value=1, max=1, layout={"width": "140px"}),
+        "sort": drop(description="sorted by", options=COLUMNS),
+        "down": w.Checkbox(value=False, description="largest first", indent=False,
+                           layout={"width": "130px"}),
+        "words": w.Text(description="only rows with", placeholder="exp2 frl", style=WIDE),
+        "note": w.HTML(), "picture": w.HTML(), "saved": w.HTML(),
+        "folder": w.Text(value=folder, description="Your own runs, in", placeholder="results",
+                         style=WIDE, layout={"width": "420px"}),
+        **{name: w.Button(description=text, tooltip=tip, layout={"width": "auto"})
+           for name, (text, tip, *_) in BUTTONS.items()}}
 
 
 class Panel(w.VBox):
@@ -41,83 +89,29 @@ class Panel(w.VBox):
         self.lock, self.busy = threading.RLock(), False
         self.drawing: Drawing | None = None
         self.rows: Any = []
-        self.picture, self.note, self.saved = w.HTML(), w.HTML(), w.HTML()
         names = list(self.explorer.models)
-        first = [m for m in models or Choice.models if m in names] or names[:2]
-        for control in (*self._model_controls(names, first), *self._cell_controls(),
-                        *self._table_controls()):
-            control.observe(self.draw, names="value")
-        super().__init__([_line(self.one, self.two), self.attacked, self.live, self.view,
-                          self.score, self.cell, self.sorting, self.note, self.picture,
-                          self._saving(), self._own("" if folder is None else str(folder))])
+        one, two = [*([m for m in models or Choice.models if m in names] or names), NONE][:2]
+        by_name = parts(names, one, two, str(folder or ""))
+        self.part = SimpleNamespace(**by_name)
+        for name, (_, _, method, *words) in BUTTONS.items():
+            action = partial(getattr(self, method), *words)
+            by_name[name].on_click(lambda _, action=action: self.act(action))
+        for name in by_name.keys() - {*BUTTONS, "folder"}:
+            by_name[name].observe(self.draw, names="value")
+        self.shown: dict[str, list[w.Widget]] = {
+            word: [by_name[name] for name in names.split()]
+            for line in LINES for word, names in line.items() if word != "always"}
+        lines = [[by_name[name] for name in " ".join(line.values()).split()] for line in LINES]
+        super().__init__([w.HBox(line, layout=FLOW) if line[1:] else line[0] for line in lines])
         if folder is not None and Path(folder).is_dir():
             self.act(self.open_folder)
         self.draw()
 
-    def _model_controls(self, names: list[str], first: Sequence[str]) -> list[w.Widget]:
-        """Models, attack and budget, and the view."""
-        self.one = _drop("Model", names, first[0])
-        self.two = _drop("beside", [NONE, *names], first[1] if len(first) > 1 else NONE)
-        live = [(f"{name}, attack now", name) for name in ATTACKS]
-        self.attack = _drop("Attack", [("PGD-20, precomputed", STORED), *live], STORED)
-        self.eps = w.IntSlider(value=8, min=BUDGETS[0], max=BUDGETS[-1],
-                               step=BUDGETS[1] - BUDGETS[0], description="ε (of 255)", style=WIDE)
-        self.attacked = _line(self.attack, self.eps)
-        self.per_class = _number("images a class", 20, 1000, "180px")
-        self.go = self._button("Attack now", "Run the attack on the first images of each class",
-                               self.attack_now)
-        self.progress = w.IntProgress(value=0, max=1, description="", layout={"width": "220px"})
-        self.live = _line(self.per_class, self.go, self.progress)
-        self.view = _toggle((title, view) for view, title in TITLES.items())
-        self.score = _drop("score", [("", "")], "")
-        return [self.one, self.two, self.attack, self.eps, self.per_class, self.view, self.score]
-
-    def _cell_controls(self) -> list[w.Widget]:
-        """A cell of the confusion matrix, and an image in it."""
-        self.of = _toggle([("first model", 0), ("second model", 1)])
-        self.row, self.column = _drop("class", [("", 0)], 0), _drop("taken for", [("", 0)], 0)
-        self.number = _number("image", 1, 1, "140px")
-        self.often = self._button("Most frequent mistake",
-                                  "Choose the largest cell off the diagonal", self.to_mistake)
-        self.images = self._button("Show the images of this cell", "Go to the images of this cell",
-                                   lambda: self.turn_to("cell"))
-        self.this = self._button("Show this image", "Go to this image",
-                                 lambda: self.turn_to("image"))
-        self.in_cell = [self.row, self.column, self.number, self.often, self.images, self.this]
-        self.cell = _line(self.of, *self.in_cell)
-        return [self.of, self.row, self.column, self.number]
-
-    def _table_controls(self) -> list[w.Widget]:
-        self.sort = _drop("sorted by", list(COLUMNS), "model")
-        self.down = w.Checkbox(value=False, description="largest first", indent=False,
-                               layout={"width": "130px"})
-        self.words = w.Text(description="only rows with", placeholder="exp2 frl", style=WIDE)
-        self.sorting = _line(self.sort, self.down, self.words)
-        return [self.sort, self.down, self.words]
-
-    def _saving(self) -> w.Widget:
-        self.to_csv = self._button("Save the numbers (CSV)", "The numbers shown, as a table",
-                                   lambda: self.save("csv"))
-        self.to_png = self._button("Save the figure (PNG)", "The figure shown, as a picture",
-                                   lambda: self.save("png"))
-        return _line(self.to_csv, self.to_png, self.saved)
-
-    def _own(self, folder: str) -> w.Widget:
-        """A folder of one's own."""
-        self.folder = w.Text(value=folder, description="Your own runs, in", placeholder="results",
-                             style=WIDE, layout={"width": "420px"})
-        self.opener = self._button(
-            "Open the folder", "Put finished and checkpointed runs beside the bundled models",
-            self.open_folder)
-        return _line(self.folder, self.opener)
-
     def choice(self) -> Choice:
         """The choice that the controls show."""
-        two = self.two.value
-        models = (self.one.value,) if two in (NONE, self.one.value) else (self.one.value, two)
-        return Choice(self.view.value, models, self.attack.value, self.eps.value,
-                      min(self.of.value, len(models) - 1), self.row.value, self.column.value,
-                      self.number.value, self.per_class.value, self.score.value)
+        models = dict.fromkeys(m for m in (self.part.one.value, self.part.two.value) if m != NONE)
+        fields = (f.name for f in dataclasses.fields(Choice) if f.name != "models")
+        return Choice(models=tuple(models), **{f: getattr(self.part, f).value for f in fields})
 
     def act(self, action: Callable[[], None]) -> None:
         """One action after the other. An error becomes a sentence. Controls that the action moves
@@ -134,8 +128,9 @@ class Panel(w.VBox):
                 self.busy = False
 
     def say(self, text: str, style: str = "") -> None:
-        self.note.value = ('<div role="status" class="explorer-note" style="max-width: 900px; '
-                           f'line-height: 1.4; {style}">{html.escape(text)}</div>')
+        self.part.note.value = (
+            '<div role="status" class="explorer-note" style="max-width: 900px; line-height: 1.4; '
+            f'{style}">{html.escape(text)}</div>')
 
     def draw(self, change: object = None) -> None:
         """Show what the controls ask for."""
@@ -144,44 +139,41 @@ class Panel(w.VBox):
                 self.act(self._redraw)
 
     def _redraw(self) -> None:
+        view = self.part.view.value
+        uses = {"table"} if view == "table" else set(VIEWS[view].uses)
+        if "attack" in uses and self.part.attack.value != STORED:
+            uses |= {"live", "attack now"}
+        for word, controls in self.shown.items():
+            for control in controls:
+                control.layout.display = None if word in uses else "none"
         try:
-            self._arrange(self.view.value)
-            self._show_table() if self.view.value == "table" else self._show_figure()
+            self._show_table() if view == "table" else self._show_figure(uses)
         except Exception:
-            self.picture.value, self.drawing, self.rows = "", None, []
+            self.part.picture.value, self.drawing, self.rows = "", None, []
             raise
 
-    def _arrange(self, view: str) -> None:
-        """Show the controls that the view uses, and hide the others."""
-        attacked, live = view not in WITHOUT_ATTACK, self.attack.value != STORED
-        shown = {self.cell: view in (*CELLS, "history", "fairness"), self.sorting: view == "table",
-                 self.score: view == "scores", self.attacked: attacked,
-                 self.live: view == "fairness" or (attacked and live),
-                 **dict.fromkeys(self.in_cell, view in CELLS)}
-        for control, visible in shown.items():
-            control.layout.display = None if visible else "none"
-
-    def _show_figure(self) -> None:
-        if self.view.value in CELLS:
+    def _show_figure(self, uses: set[str]) -> None:
+        if "cell" in uses:
             self._offer_cells()
-        if self.view.value == "scores":
-            self._offer(self.score, self.explorer.scores(self.choice().models) or [""])
+        if "score" in uses:
+            self._offer(self.part.score, self.explorer.scores(self.choice().models) or [""])
         self.drawing = self.explorer.draw(self.choice())
         self.rows, alt = self.drawing.rows, self.drawing.alt
-        self.picture.value = (f'<img class="explorer-figure" style="max-width: 100%" alt="'
-                              f'{html.escape(alt)}" src="{_url(self.drawing.png(), "image/png")}">')
+        png = base64.b64encode(self.drawing.png()).decode()
+        self.part.picture.value = (
+            f'<img class="explorer-figure" style="max-width: 100%" alt="{html.escape(alt)}" '
+            f'src="data:image/png;base64,{png}">')
         self.say(alt)
 
     def _offer_cells(self) -> None:
         """Offer the model's classes, at first its most frequent mistake, and the cell's images."""
-        choice = self.choice()
-        classes = self.explorer.curve(choice.models[choice.of], choice).classes
+        classes = self.explorer.detail(self.choice()).classes
         options = tuple((c, i) for i, c in enumerate(classes))
-        if self.row.options != options:
-            mistake = self.explorer.mistake(choice)
-            for control, value in ((self.row, mistake.row), (self.column, mistake.column)):
+        if self.part.row.options != options:
+            mistake = self.explorer.mistake(self.choice())
+            for control, value in zip((self.part.row, self.part.column), mistake, strict=True):
                 control.options, control.value = options, value
-        self.number.max = max(1, len(self.explorer.places(self.choice())))
+        self.part.number.max = max(1, len(self.explorer.cell(self.choice())[0]))
 
     def _offer(self, control: w.Dropdown, options: Sequence[str]) -> None:
         """New options; the choice stays if it is still among them."""
@@ -190,42 +182,42 @@ class Panel(w.VBox):
             control.options, control.value = tuple(options), value
 
     def _show_table(self) -> None:
-        n, sort = len(self.explorer.models), self.sort.value
-        self.rows = table(self.explorer.models, sort=sort, down=self.down.value,
-                          words=self.words.value)
-        self.drawing = None
-        self.picture.value = ('<div style="overflow-x: auto; max-height: 480px">'
-                              f'{as_html(self.rows, n)}</div>')
-        self.say(f"{len(self.rows)} of {n} models, sorted by {sort}. Errors in percent.")
+        sort = self.part.sort.value
+        self.drawing, self.rows = None, table(self.explorer.models, sort=sort,
+                                              down=self.part.down.value,
+                                              words=self.part.words.value)
+        self.part.picture.value = ('<div style="overflow-x: auto; max-height: 480px">'
+                                   f'{as_html(self.rows)}</div>')
+        self.say(f"{len(self.rows)} of {len(self.explorer.models)} models, sorted by {sort}. "
+                 "Errors in percent on the test set, average and worst class; robust: PGD-20.")
 
-    def turn_to(self, view: str) -> None:
-        self.view.value = view
+    def show(self, view: str) -> None:
+        self.part.view.value = view
         self._redraw()
 
     def attack_now(self) -> None:
         """Run the chosen attack, with progress; other controls wait."""
-        if self.attack.value == STORED:
-            raise CourseError("The precomputed attack needs no running. Choose one that says: "
-                              "attack now.")
-        self.progress.value = 0
+        self.part.progress.value = 0
         self.explorer.attack(self.choice(), self._tick)
         self._redraw()
 
-    def _tick(self, done: int, total: int) -> None:
-        self.progress.max, self.progress.value = total, done
-        self.progress.description = f"{done} of {total}"
+    def _tick(self, images: int, total: int) -> None:
+        bar = self.part.progress
+        bar.max, bar.value = total, bar.value + images
+        bar.description = f"{bar.value} of {total}"
 
     def to_mistake(self) -> None:
-        mistake = self.explorer.mistake(self.choice())
-        self.row.value, self.column.value, self.number.value = mistake.row, mistake.column, 1
+        self.part.row.value, self.part.column.value = self.explorer.mistake(self.choice())
+        self.part.number.value = 1
         self._redraw()
 
     def open_folder(self) -> None:
         """Add a reader's own runs to the models."""
-        new = self.explorer.add(self.folder.value)
+        new = list(sources := from_folder(self.part.folder.value))
+        self.explorer.models |= sources
         names = list(self.explorer.models)
-        self._offer(self.one, names)
-        self._offer(self.two, [NONE, *names])
+        self._offer(self.part.one, names)
+        self._offer(self.part.two, [NONE, *names])
         self._redraw()
         self.say(f"{len(new)} of your own are among the models now: "
                  f"{', '.join(new[:5])}{' …' if len(new) > 5 else ''}.")
@@ -238,39 +230,8 @@ class Panel(w.VBox):
             raise CourseError("There is no figure to save here. Choose a view that draws one.")
         else:
             raw, mime = self.drawing.png(150), "image/png"
-        path = self.out / f"{self.view.value}-{self.eps.value}.{kind}"
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(raw)
-        except OSError as error:
-            raise CourseError(f"{path} cannot be written ({error.strerror or error}). Give "
-                              "explore(out=...) a folder that you may write to.") from None
-        link = f'<a download="{path.name}" href="{_url(raw, mime)}">download it</a>'
-        self.saved.value = (f'<span role="status">Saved to {html.escape(str(path))}; '
-                            f'{link}.</span>')
-
-    def _button(self, text: str, tip: str, action: Callable[[], None]) -> w.Button:
-        button = w.Button(description=text, tooltip=tip, layout={"width": "auto"})
-        button.on_click(lambda _: self.act(action))
-        return button
-
-
-def _line(*controls: w.Widget) -> w.HBox:
-    return w.HBox(controls, layout=FLOW)
-
-
-def _drop(description: str, options: Sequence[Any], value: Any) -> w.Dropdown:
-    return w.Dropdown(description=description, options=list(options), value=value, style=WIDE)
-
-
-def _toggle(options: Any) -> w.ToggleButtons:
-    return w.ToggleButtons(options=list(options), style={"button_width": "auto"})
-
-
-def _number(description: str, value: int, most: int, width: str) -> w.BoundedIntText:
-    return w.BoundedIntText(value=value, min=1, max=most, description=description, style=WIDE,
-                            layout={"width": width})
-
-
-def _url(raw: bytes, mime: str) -> str:
-    return f"data:{mime};base64,{base64.b64encode(raw).decode()}"
+        path = self.out / f"{self.part.view.value}-{self.part.eps.value}.{kind}"
+        write_together({path: raw})
+        link = f"data:{mime};base64,{base64.b64encode(raw).decode()}"
+        self.part.saved.value = (f'<span role="status">Saved to {html.escape(str(path))}; '
+                                 f'<a download="{path.name}" href="{link}">download it</a>.</span>')

@@ -22,7 +22,6 @@ from packaging.version import Version
 from tools.addresses import setup_code
 from tools.colab_twin import (
     HERE,
-    SMALL,
     Twin,
     Watch,
     borrowed,
@@ -43,8 +42,7 @@ START = NOTEBOOKS[0]
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Twin:
     home = tmp_path_factory.mktemp("twin")
-    # what is compiled is shared with the other tests; how long that takes is measured by `make
-    # colab-twin`
+    # what is compiled is shared with the other tests
     return Twin(borrowed(home / "venv"), home, repository(home),
                 {"COURSE_CACHE": os.environ["COURSE_CACHE"]})
 
@@ -120,27 +118,24 @@ def test_the_setup_cell_and_the_imports_of_every_notebook(twin: Twin) -> None:
 
 def test_what_the_setup_cell_says_when_it_cannot_go_on(twin: Twin) -> None:
     """A plain sentence with a next step, for each."""
-    old = "import sys\nsys.version_info = (3, 10, 12)\n"
-    bare = "import os\nos.environ['PATH'] = '/nowhere'\n"
-    no_package = "import sys\nsys.modules['safetensors'] = None\n"
-    good = setup_code(twin.address)
-    ticked = good.replace("SAVE_TO_DRIVE = False", "SAVE_TO_DRIVE = True")
-    elsewhere, placeholder = setup_code("file:///nowhere/course.git"), setup_code(
-        "https://example.org/x")
-    scripts = [old + good, elsewhere, bare + good, placeholder, no_package + good, ticked]
-    wanted = [
-        r"RuntimeError: The course needs Python 3\.11 or later, .* In Colab: Runtime, Change "
-        "runtime type",
-        r"RuntimeError: The course could not be fetched from file:///nowhere/\S+ \(.*\)\. "
-        r"Is this machine on the network\? .* again\.",
-        r"RuntimeError: The course could not be fetched from .* \(git is not installed\)",
-        r"RuntimeError: course_lib was not found, and the project has no public address yet: "
-        r"open this notebook inside a clone\.",
-        r"RuntimeError: This Python has no safetensors\. Run `%pip install --no-deps safetensors`",
-        # Drive is refused: a warning, and the course goes on
-        r"Colab: Python .* only\. Colab deletes them with the machine",
-    ]
-    for told, words in zip(in_fresh_folders(twin, scripts, TWIN_DRIVE="refused"), wanted,
+    good, elsewhere = setup_code(twin.address), "file:///nowhere/course.git"
+    cases = {
+        "import sys\nsys.version_info = (3, 10, 12)\n" + good:
+            r"RuntimeError: The course needs Python 3\.11 or later, .* In Colab: Runtime, Change "
+            "runtime type",
+        setup_code(elsewhere):
+            rf"RuntimeError: The course could not be fetched from {elsewhere} \(.*\)\. "
+            r"Is this machine on the network\? .* again\.",
+        "import os\nos.environ['PATH'] = '/nowhere'\n" + good:
+            r"RuntimeError: The course could not be fetched from .* \(git is not installed\)",
+        setup_code("https://example.org/x"):
+            r"RuntimeError: course_lib was not found, and the project has no public address yet: "
+            r"open this notebook inside a clone\.",
+        "import sys\nsys.modules['safetensors'] = None\n" + good:
+            r"RuntimeError: This Python has no safetensors\. Run `%pip install --no-deps ",
+        good.replace("SAVE_TO_DRIVE = False", "SAVE_TO_DRIVE = True"):  # Drive is refused
+            r"Colab: Python .* only\. Colab deletes them with the machine"}
+    for told, words in zip(in_fresh_folders(twin, [*cases], TWIN_DRIVE="refused"), cases.values(),
                            strict=True):
         assert re.search(words, told), told
 
@@ -180,14 +175,13 @@ def test_a_training_that_begins_anew_is_not_taken_for_one_that_goes_on(tmp_path:
             store = self.course_in_drive / "00" / "small"
             store.mkdir(parents=True, exist_ok=True)
             for step in (96, 192) if kill else ():
-                (store / f"ckpt-{step}-{hashlib.sha256(b'').hexdigest()}").touch()
+                (store / f"ckpt-{step}-{hashlib.sha256().hexdigest()}").touch()
             return Watch({"00/small": {96, 192} if kill else steps, "other": {3}}, killed="00/small"
                          if kill else "")
 
     told = Told(Path("python"), tmp_path, "file:///nowhere")
     if goes_on:
-        assert killed_and_resumed(told, START) == (
-            "killed after batch 192, went on from there on another machine")
+        assert killed_and_resumed(told, START).startswith("killed after batch 192, went on")
     else:
         with pytest.raises(ToolError, match="did not go on"):
             killed_and_resumed(told, START)
@@ -201,11 +195,9 @@ def test_what_the_course_asks_for_is_what_colab_has() -> None:
     absent = {r.name for r in asked} - have.keys()
     assert absent == {"nbval"}, "checks notebooks; no notebook imports it"
     for requirement in asked:
-        assert [s.operator for s in requirement.specifier] == [
-            ">="], f"{requirement}: lower bounds only"
-        if version := have.get(requirement.name, ""):
-            assert requirement.specifier.contains(version.replace("*",
-                "0")), f"Colab has {requirement.name} {version}"
+        assert [s.operator for s in requirement.specifier] == [">="], "lower bounds only"
+        version = have.get(requirement.name, "").replace("*", "0")
+        assert not version or requirement.specifier.contains(version), f"{requirement}: {version}"
     assert Version(have["python"].replace(".*", "")) >= Version("3.11")
 
 
@@ -214,8 +206,3 @@ def test_the_list_of_versions_says_of_when_it_is_and_where_it_was_read() -> None
     assert lists and all(re.fullmatch(r"versions-20\d\d-(0[1-9]|1[0-2])\.txt", p.name)
                          for p in lists)
     assert all("googlecolab/backend-info" in p.read_text(encoding="utf-8") for p in lists)
-
-
-def test_a_small_training_is_small() -> None:
-    images, epochs = map(int, SMALL.split(","))
-    assert images <= 6000 and epochs >= 3

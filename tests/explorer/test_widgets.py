@@ -35,11 +35,11 @@ def panel(tmp_path: Path) -> Iterator[Panel]:
 
 
 def words(panel: Panel) -> str:
-    return re.sub("<[^>]*>", "", panel.note.value)
+    return re.sub("<[^>]*>", "", panel.part.note.value)
 
 
 def picture(panel: Panel) -> bytes:
-    (data,) = re.findall(r"data:image/png;base64,([^\"]+)", panel.picture.value)
+    (data,) = re.findall(r"data:image/png;base64,([^\"]+)", panel.part.picture.value)
     return base64.b64decode(data)
 
 
@@ -50,94 +50,95 @@ def test_it_opens_with_two_models_and_each_control_draws_anew(panel: Panel, cont
                                                               value: object, shows: str) -> None:
     before = picture(panel)
     assert before.startswith(b"\x89PNG") and words(panel).startswith("Errors by class")
-    assert f'alt="{words(panel)}"' in panel.picture.value
+    assert f'alt="{words(panel)}"' in panel.part.picture.value
     assert panel.choice().models == ("exp1/natural", "exp1/pgd-at")
-    getattr(panel, control).value = value
+    getattr(panel.part, control).value = value
     assert picture(panel) != before and shows in words(panel)
 
 
 def test_every_view_opens_with_the_controls_that_it_uses(panel: Panel) -> None:
-    lines, drawn = ("cell", "sorting", "live", "attacked", "score", "row"), set()
+    parts, drawn = ("of", "sort", "per_class", "eps", "score", "row", "attack_now"), set()
     shown: dict[str, list[str]] = {}
     for view in TITLES:
-        panel.view.value = view
-        drawn.add(panel.picture.value)
-        assert "cannot be shown" not in words(panel) and len(panel.picture.value) > 1_000
-        shown[view] = [n for n in lines if getattr(panel, n).layout.display != "none"]
+        panel.part.view.value = view
+        drawn.add(panel.part.picture.value)
+        assert "cannot be shown" not in words(panel) and len(panel.part.picture.value) > 1_000
+        shown[view] = [n for n in parts
+                       if getattr(panel.part, n).layout.display != "none"]
     assert len(drawn) == len(TITLES)
-    in_cell = ["cell", "attacked", "row"]
+    in_cell = ["of", "eps", "row"]
     assert shown == {
-        "errors": ["attacked"], "budgets": ["attacked"], "confusion": in_cell, "cell": in_cell,
-        "image": in_cell, "fairness": ["cell", "live", "attacked"], "scores": ["score"],
-        "history": ["cell"], "table": ["sorting"]}
-    panel.attack.value = "pgd10"
-    assert panel.live.layout.display == "none", "a table needs no attack"
-    panel.view.value = "errors"
-    assert panel.live.layout.display is None
+        "errors": ["eps"], "budgets": ["eps"], "confusion": in_cell, "cell": in_cell,
+        "image": in_cell, "fairness": ["of", "per_class", "eps"], "scores": ["score"],
+        "history": ["of"], "table": ["sort"]}
+    panel.part.attack.value = "pgd10"
+    assert panel.part.attack_now.layout.display == "none", "a table needs no attack"
+    panel.part.view.value = "errors"
+    assert panel.part.attack_now.layout.display is None
 
 
 def test_the_choice_of_a_score_is_kept(panel: Panel) -> None:
-    panel.view.value = "scores"
-    assert panel.score.value == "CAU" and words(panel).startswith("CAU: accuracy of each class")
+    panel.part.view.value = "scores"
+    assert panel.part.score.value == "CAU" and words(panel).startswith("CAU: accuracy of each")
     before, hard = picture(panel), "CRU_s, pgd20 at 16/255"
-    panel.score.value = hard
+    panel.part.score.value = hard
     assert picture(panel) != before and words(panel).startswith(hard)
-    panel.one.value, panel.two.value = "exp3/remargin-05", NONE
-    assert panel.score.value == hard and words(panel).startswith(hard)
+    panel.part.one.value, panel.part.two.value = "exp3/remargin-05", NONE
+    assert panel.part.score.value == hard and words(panel).startswith(hard)
     assert "exp1" not in words(panel)
 
 
 def test_from_the_matrix_to_an_image(panel: Panel) -> None:
-    panel.view.value = "confusion"
-    assert (panel.row.value, panel.column.value) == (7, 5)
+    panel.part.view.value = "confusion"
+    assert (panel.part.row.value, panel.part.column.value) == (7, 5)
     assert "Sneaker are taken for Sandal" in words(panel)
-    panel.row.value, panel.column.value = 6, 0
+    panel.part.row.value, panel.part.column.value = 6, 0
     n = int(re.findall(r"(\d+) images of Shirt are taken for T-shirt/top", words(panel))[0])
-    panel.images.click()
-    assert panel.view.value == "cell" and panel.number.max == n
-    panel.number.value = 13
+    panel.part.show_cell.click()
+    assert panel.part.view.value == "cell" and panel.part.number.max == n
+    panel.part.number.value = 13
     assert "Shown: 13 to 24" in words(panel)
-    panel.this.click()
-    assert panel.view.value == "image" and words(panel).startswith("Test image")
-    panel.of.value = 1
-    panel.often.click()
-    assert panel.number.value == 1 and panel.row.value == 6
+    panel.part.show_image.click()
+    assert panel.part.view.value == "image" and words(panel).startswith("Test image")
+    panel.part.of.value = 1
+    panel.part.to_mistake.click()
+    assert panel.part.number.value == 1 and panel.part.row.value == 6
 
 
 def test_attack_now_shows_progress_and_result(panel: Panel) -> None:
-    panel.go.click()
-    assert "needs no running" in words(panel) and panel.picture.value, "the picture stays"
-    panel.attack.value, panel.per_class.value = "cw20", 2
-    assert "press Attack now" in words(panel) and panel.picture.value == ""
-    panel.go.click()
-    assert (panel.progress.value, panel.progress.max) == (80, 80)
+    panel.part.attack_now.click()
+    assert "Unknown live attack" in words(panel) and panel.part.picture.value, "the picture stays"
+    panel.part.attack.value, panel.part.per_class.value = "cw20", 2
+    assert "press Attack now" in words(panel) and panel.part.picture.value == ""
+    panel.part.attack_now.click()
+    assert (panel.part.progress.value, panel.part.progress.max) == (40, 40)
     assert "cw20 at 8/255 on 20 test images" in words(panel)
 
 
 def test_saving(panel: Panel, tmp_path: Path) -> None:
-    panel.to_png.click()
+    panel.part.save_png.click()
     assert (tmp_path / "saved" / "errors-8.png").read_bytes().startswith(b"\x89PNG")
-    panel.view.value, panel.words.value = "table", "exp1"
-    panel.to_csv.click()
+    panel.part.view.value, panel.part.words.value = "table", "exp1"
+    panel.part.save_csv.click()
     assert (tmp_path / "saved" / "table-8.csv").read_text().count("\n") == 3
-    assert 'download="table-8.csv"' in panel.saved.value
-    panel.to_png.click()
+    assert 'download="table-8.csv"' in panel.part.saved.value
+    panel.part.save_png.click()
     assert "no figure to save" in words(panel)
     panel.out = tmp_path / "saved" / "errors-8.png"
-    panel.to_csv.click()
-    assert "cannot be written" in words(panel)
+    panel.part.save_csv.click()
+    assert "Cannot write" in words(panel)
 
 
 def test_folders_of_ones_own(panel: Panel, tmp_path: Path) -> None:
     for folder in ("", "/nowhere/at all", "<b>"):
-        panel.folder.value = folder
-        panel.opener.click()
-        assert "There is no folder" in words(panel) and "<b>" not in panel.note.value
+        panel.part.folder.value = folder
+        panel.part.open_folder.click()
+        assert "There is no folder" in words(panel) and "<b>" not in panel.part.note.value
     publish("mine/one", 0, build("lenet5"), {"made_from": {}, "reports": []}, tmp_path / "runs")
-    panel.folder.value = str(tmp_path / "runs")
-    panel.opener.click()
+    panel.part.folder.value = str(tmp_path / "runs")
+    panel.part.open_folder.click()
     assert words(panel) == "1 of your own are among the models now: runs: mine/one."
-    assert "runs: mine/one" in panel.two.options and panel.choice().models == MODELS[:2]
+    assert "runs: mine/one" in panel.part.two.options and panel.choice().models == MODELS[:2]
 
 
 def test_an_error_is_a_sentence(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,12 +146,12 @@ def test_an_error_is_a_sentence(panel: Panel, monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("a <file> nobody foresaw")
 
     monkeypatch.setattr(panel.explorer, "draw", broken)
-    panel.eps.value = 20
-    assert "cannot be shown (RuntimeError: a &lt;file&gt; nobody foresaw)" in panel.note.value
-    assert panel.picture.value == ""
+    panel.part.eps.value = 20
+    assert "cannot be shown (RuntimeError: a &lt;file&gt; nobody foresaw)" in panel.part.note.value
+    assert panel.part.picture.value == ""
     monkeypatch.undo()
-    panel.eps.value = 22
-    assert panel.picture.value
+    panel.part.eps.value = 22
+    assert panel.part.picture.value
 
 
 def test_only_one_file_knows_ipywidgets_and_only_its_core() -> None:
@@ -178,8 +179,8 @@ def test_two_messages_at_once_are_answered_one_after_the_other(
         return draw(choice)
 
     monkeypatch.setattr(panel.explorer, "draw", slow)
-    first = threading.Thread(target=setattr, args=(panel.eps, "value", 14))
-    second = threading.Thread(target=setattr, args=(panel.view, "value", "budgets"))
+    first = threading.Thread(target=setattr, args=(panel.part.eps, "value", 14))
+    second = threading.Thread(target=setattr, args=(panel.part.view, "value", "budgets"))
     first.start()
     assert drawing.wait(10)
     second.start()
