@@ -42,7 +42,6 @@ GAPS = {"sound": {"pgd": (0.7, 0.68, 0.72), "aa": (0.69, 0.67, 0.71)},
 P = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
 DRAWN: dict[str, tuple[Any, ...]] = {  # what each function is given before `ax`
     "class_bars": ({"a": report(), "b": seeds()},),
-    "numbers_by_class": ({"a": torch.rand(10), "b": np.ones(10)}, FASHION),
     "probabilities": ({"p": torch.full((10,), 0.1)}, FASHION),
     "cost_of_robustness": (seeds(), seeds(150)),
     "class_scatter": (np.arange(10.0), np.arange(10.0) ** 2, FASHION),
@@ -52,7 +51,6 @@ DRAWN: dict[str, tuple[Any, ...]] = {  # what each function is given before `ax`
     "curves": ({"loss": [2.0, 1.0]},),
     "lines": ([0.0, 0.5], {"a": [1.0, 2.0]}),
     "walk": (P, [True, False]),
-    "spread_points": ({"x": (SPREAD, 0.2), "y": (SPREAD, None)},),
     "attack_gaps": (GAPS,),
     "pareto": ({"m": (SPREAD, SPREAD)},),
     "confusion": (np.eye(2), "ab"),
@@ -63,9 +61,8 @@ DRAWN: dict[str, tuple[Any, ...]] = {  # what each function is given before `ax`
     "boundary_walk": ({"first": (IMAGES, ["A", "A", "B", "B"], 1, 2)},),
     "bars": ({"a": [SPREAD], "b": [0.1]}, ["x"]),
     "strips": ({"paired": [1, 2]},),
-    "chance": ([0.0, 1.0], 2.0),
 }
-MORE = {"bars": {"ylabel": "y"}, "strips": {"xlabel": "x"}, "chance": {"xlabel": "x"}}
+MORE = {"bars": {"ylabel": "y"}, "strips": {"xlabel": "x"}}
 
 
 def draw(name: str, ax: Axes | None = None) -> Axes:
@@ -231,14 +228,6 @@ def test_a_walk_is_shaded_from_its_first_wrong_iterate() -> None:
     assert not plots.walk(p, [True] * 3).patches
 
 
-def test_published_numbers_stand_beside_our_intervals() -> None:
-    ax = plots.spread_points({"x": (SPREAD, 0.25), "y": (SPREAD, None)}, theirs="paper")
-    points = [(round(float(x)), float(y)) for line in ax.lines for x, y in line.get_xydata()
-              if len(line.get_xdata()) == 1]
-    assert points == [(20, 0), (25, 0), (20, 1)]
-    assert len(legend(ax)) == 2 and legend(ax)[1] == "paper"
-
-
 def test_attacks_stand_side_by_side_and_the_flagged_are_marked() -> None:
     ax = plots.attack_gaps(GAPS, flagged=["masked"])
     points = {(round(float(line.get_xdata()[0])), line.get_marker()) for line in ax.lines
@@ -252,15 +241,12 @@ def test_attacks_stand_side_by_side_and_the_flagged_are_marked() -> None:
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first model on top
 
 
-def test_strips_and_chance_hold_every_training_and_permutation() -> None:
+def test_strips_hold_every_training() -> None:
     ax = plots.strips({"paired": [1, 2, 3], "seeds": [5, 7]}, xlabel="changed")
     points, mean, *_ = ax.lines
     assert sorted(points.get_xdata()) == [1, 2, 3] and list(mean.get_xdata()) == [2, 2]
     assert all(abs(y) <= 0.25 for y in points.get_ydata()) and len(ax.lines) == 4
     assert ticks(ax.get_yticklabels()) == ["paired", "seeds"] and ax.get_ylim() == (1.5, -0.5)
-    ax = plots.chance(np.linspace(0, 1, 200), 2.0, xlabel="range")
-    assert sum(bar.get_height() for bar in ax.patches) == 200
-    assert list(ax.lines[0].get_xdata()) == [2, 2]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12))
