@@ -536,7 +536,7 @@ for (label, what), errors in ours.items():
         low, high = 100 * max(0, s.mean - reach), 100 * min(1, s.mean + reach)
         verdict = "" if low - 0.05 <= theirs <= high + 0.05 else " (theirs is outside)"
         rows.append(f"| {label} | {what}, {which} | {s} | {theirs:.2f} | {low:.1f} to {high:.1f}{verdict} |")
-        beside[f"{label}: {what}, {which}"] = {"ours": (s.mean, s.low, s.high), "the report's model": [theirs / 100] * 3}
+        beside[f"{label}: {what}, {which}"] = {"ours: mean, 95 % interval": (s.mean, s.low, s.high), "the report's model": [theirs / 100] * 3}
         assert abs(theirs - 100 * s.mean) < {"average": 3, "worst": 8}[which]  # band
 Markdown("\n".join(rows))
 

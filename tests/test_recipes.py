@@ -236,7 +236,7 @@ def test_the_digest_changes_with_what_the_training_depends_on() -> None:
         ({"name": FIRST, "seed": -1}, "seed is -1"),
         ({"name": FIRST, "epochs": -1}, "epochs is -1"),
         ({"name": "exp1/natural", "limit": 0}, "limit is 0"),
-        ({"name": "exp1/natural", "root": "/nowhere"}, "does not hold Fashion-MNIST"),
+        ({"name": "exp1/natural", "root": "/nowhere"}, "nowhere lacks train-images"),
     ],
 )
 def test_bad_input(words: dict[str, Any], say: str, tmp_path: Path) -> None:

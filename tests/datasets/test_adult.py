@@ -114,7 +114,7 @@ def test_a_changed_file_is_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CourseError, match=r"does not hold the data set.*adult\.data, adult\.test"):
+    with pytest.raises(CourseError, match=r"lacks adult\.data, adult\.test\. Put the 2 files"):
         load("adult", root=tmp_path)
     # COURSE_DATA is another data set's folder: all of this one is embedded
     monkeypatch.setenv("COURSE_DATA", str(tmp_path))
