@@ -31,15 +31,17 @@ class BuildError(Exception):
 
 def library() -> ctypes.CDLL | None:
     """The kernels, built if need be, or None. COURSE_NATIVE=0 turns them off."""
-    return None if os.environ.get("COURSE_NATIVE") == "0" else _attempt()[0]
+    return _attempt()[0]
 
 
 def reason() -> str:
     """Why there is no kernel; nothing where there is one."""
-    return "COURSE_NATIVE=0" if os.environ.get("COURSE_NATIVE") == "0" else _attempt()[1]
+    return _attempt()[1]
 
 
 def _attempt() -> tuple[ctypes.CDLL | None, str]:
+    if os.environ.get("COURSE_NATIVE") == "0":
+        return None, "COURSE_NATIVE=0"
     return _built(*(os.environ.get(v) for v in ("COURSE_CACHE", "CXX", "COURSE_NATIVE_FLAGS")))
 
 
