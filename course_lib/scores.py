@@ -171,9 +171,10 @@ def group_means(confidence: Tensor, y: Tensor, group: Tensor, names: Sequence[st
     groups, labels = group.unique().tolist(), y.unique().tolist()
     if (not confidence.shape == y.shape == group.shape or not torch.isfinite(confidence).all()
             or not set(labels) <= {0, 1} or not set(groups) <= set(range(len(names)))):
-        raise CourseError(f"Given are {len(confidence)} confidences, {len(y)} labels {labels} and "
-                          f"{len(group)} groups {groups}. Every example needs a finite confidence, "
-                          f"a label 0 or 1, and a group from 0 to {len(names) - 1}.")
+        finite = int(confidence.isfinite().sum())
+        raise CourseError(f"Given are {finite} finite of {len(confidence)} confidences, {len(y)} "
+                          f"labels {labels} and {len(group)} groups {groups}. Every example needs "
+                          f"a finite one, a label 0 or 1, and a group from 0 to {len(names) - 1}.")
     means = np.stack([class_means(confidence[y == label], group[y == label], len(names))
                       for label in (0, 1)])
     for label, g in np.argwhere(np.isnan(means)):

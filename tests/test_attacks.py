@@ -265,12 +265,8 @@ def test_model_and_random_state_are_left_alone(call: str, objective: str, failin
     with pytest.raises(ArithmeticError) if failing else nullcontext(), left_alone(model):
         CALLS[call](PGD(0.1, 0.02, 4, objective, noise=0.01), model, x, y)
     assert x.grad is None and not x.requires_grad
-
-
-def test_a_path_that_is_not_followed_to_its_end_leaves_nothing_changed() -> None:
-    model = worn_model()
-    with left_alone(model):
-        next(PGD(0.1, 0.02, 3).path(model, images(6), labels(6)))
+    with left_alone(model := worn_model()):  # by a path that is not followed to its end, too
+        next(PGD(0.1, 0.02, 3, objective).path(model, x, y))
         assert model.training and model.drop.training
 
 

@@ -42,7 +42,7 @@ def flat(*values: float) -> torch.Tensor:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30))
 def test_confusion_loses_no_image(pairs: list[tuple[int, int]]) -> None:
-    y, predicted = (torch.tensor([p[k] for p in pairs], dtype=torch.int64) for k in (0, 1))
+    y, predicted = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T
     found = d.confusion(y, predicted, 4)
     assert found.sum(1).tolist() == torch.bincount(y, minlength=4).tolist()
     assert found.sum(0).tolist() == torch.bincount(predicted, minlength=4).tolist()
