@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.attacks import OBJECTIVES, PGD
-from course_lib.data import Split, batches
+from course_lib.data import Split
 from course_lib.errors import CourseError, pick
+from course_lib.evaluation import per_image
 from course_lib.inference import check_images, frozen, logits_of, predict
 from course_lib.scores import class_means
 
@@ -33,8 +33,8 @@ def confusion(y: Tensor, predicted: Tensor, classes: int) -> Tensor:
     >>> confusion(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), 2).tolist()
     [[1, 1], [0, 1]]
     """
-    both = torch.stack([y, predicted]) if y.shape == predicted.shape else torch.tensor([-1])
-    if both.numel() and not 0 <= int(both.min()) <= int(both.max()) < classes:
+    both = torch.cat([y, predicted])
+    if y.shape != predicted.shape or ((both < 0) | (both >= classes)).any():
         raise CourseError(f"{len(y)} labels and {len(predicted)} predictions; they must be equally "
                           f"many and lie in 0 to {classes - 1}.")
     return torch.bincount(y * classes + predicted, minlength=classes**2).reshape(classes, classes)
@@ -46,20 +46,21 @@ def confusion_path(model: nn.Module, split: Split, attack: PGD = QUICK, *, batch
 
     Every image is attacked to the end. z_0 is the attack's start, which need not be the image.
     """
-    c, g = len(split.classes), torch.Generator().manual_seed(seed)
-    path = torch.zeros(attack.steps + 1, c, c, dtype=torch.int64)
-    for x, y in _on_device(model, split, batch):
-        for t, (z, _) in enumerate(attack.path(model, x, y, generator=g)):
-            path[t] += confusion(y, predict(model, z), c).cpu()
-    return path
+    generator = torch.Generator().manual_seed(seed)
+
+    def along(x: Tensor, y: Tensor) -> Tensor:
+        path = attack.path(model, x, y, generator=generator)
+        return torch.stack([y, *[predict(model, z) for z, _ in path]])
+
+    y, *steps = per_image(model, split, along, batch=batch)
+    return torch.stack([confusion(y, predicted, len(split.classes)) for predicted in steps])
 
 
 def shares(matrix: Tensor) -> Tensor:
     """Counts [..., C, C] as shares of each true class: every row sums to one."""
     total = matrix.sum(-1, keepdim=True)
     if (total == 0).any():
-        raise CourseError("A class has no image in this confusion matrix; each class needs at "
-                          "least one.")
+        raise CourseError("A class has no image in this confusion matrix; each needs one.")
     return matrix / total
 
 
@@ -115,10 +116,13 @@ class Steps:
 def steps_to_wrong(model: nn.Module, split: Split, attack: PGD = SLOW, *, batch: int = 500,
                    seed: int = 0) -> Steps:
     """Source-class fairness: how many steps of the attack each image withstands."""
-    g = torch.Generator().manual_seed(seed)
-    parts = [torch.stack([attack.walk(model, x, y, generator=g, stop=True).t_wrong, y]).cpu()
-             for x, y in _on_device(model, split, batch)]
-    t, y = torch.cat(parts, 1)
+    generator = torch.Generator().manual_seed(seed)
+
+    def count(x: Tensor, y: Tensor) -> Tensor:
+        walk = attack.walk(model, x, y, generator=generator, stop=True)
+        return torch.stack([walk.t_wrong, y])
+
+    t, y = per_image(model, split, count, batch=batch)
     return Steps(t, y, attack.steps, split.classes)
 
 
@@ -126,8 +130,8 @@ def boundary_distance(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """d(x) [N]: the signed l-infinity distance to the decision boundary, to first order; negative
     where x is misclassified.
 
-    It is exact for a linear model. Scaling all logits does not change it, so confident and modest
-    models compare. Where the gradient vanishes it is infinite, or zero if the margin does too.
+    It is exact for a linear model, and scaling all logits does not change it. Where the gradient
+    vanishes it is infinite, or zero if the margin does too.
     """
     loss, gradient = _gradient(model, x, y, "margin")
     # d(x) = m(x) / ||grad_x m(x)||_1,   m(x) = f_y(x) - max_{j != y} f_j(x) = -loss
@@ -145,17 +149,17 @@ def gradient_size(model: nn.Module, x: Tensor, y: Tensor,
 def constraint(delta: Tensor, distance: Tensor, centre: Tensor | None = None) -> float:
     """C_D, Eq. 4 of the paper, from perturbations delta_i and distances d(x_i) of n images.
 
-    The paper leaves open how to measure its quantities. We read delta_i as the steps until x_i is
-    misclassified (`steps_to_wrong`), d as `boundary_distance`, and delta^_i as the mean of delta
-    over the data. C_D is then a covariance: 0 where all images are equally far away. The other
-    reading, each image's own mean over attack steps, is given as `centre` (see `perturbations`).
+    The paper leaves its quantities open. We take `steps_to_wrong` as delta_i, `boundary_distance`
+    as d, and the mean of delta over the data as delta^_i. C_D is then a covariance: 0 where all
+    images are equally far away. Each image's own mean over steps (`perturbations`) is a `centre`.
     """
     delta, distance = delta.double(), distance.double()
-    if not len(delta) == len(distance) > 0 or (centre is not None and len(centre) != len(delta)):
+    centre = delta.mean().expand_as(delta) if centre is None else centre
+    if not len(delta) == len(distance) == len(centre) > 0:
         raise CourseError("Eq. 4 needs one perturbation and one distance per image; given: "
                           f"{len(delta)} and {len(distance)}.")
     # C_D = (1/n) sum_i (delta_i - delta^_i) d(x_i)
-    return float(((delta - (delta.mean() if centre is None else centre)) * distance).mean())
+    return float(((delta - centre) * distance).mean())
 
 
 def between_classes(delta: Tensor, distance: Tensor, y: Tensor) -> float:
@@ -178,7 +182,7 @@ def correlation(u: np.ndarray, v: np.ndarray, *, ranks: bool = False) -> float:
     >>> round(correlation(np.array([1, 2, 3]), np.array([1, 10, 100]), ranks=True), 3)
     1.0
     """
-    from scipy.stats import rankdata
+    from scipy.stats import pearsonr, spearmanr
 
     u, v = (np.asarray(w, float) for w in (u, v))
     if u.shape != v.shape or u.ndim != 1 or len(u) < 2:
@@ -186,9 +190,7 @@ def correlation(u: np.ndarray, v: np.ndarray, *, ranks: bool = False) -> float:
                           f"given: {u.shape} and {v.shape}.")
     if np.ptp(u) == 0 or np.ptp(v) == 0:
         return float("nan")
-    if ranks:  # equal values share theirs
-        u, v = rankdata(u), rankdata(v)
-    return float(np.corrcoef(u, v)[0, 1])
+    return float((spearmanr if ranks else pearsonr)(u, v).statistic)
 
 
 def _gradient(model: nn.Module, x: Tensor, y: Tensor, objective: str) -> tuple[Tensor, Tensor]:
@@ -200,12 +202,3 @@ def _gradient(model: nn.Module, x: Tensor, y: Tensor, objective: str) -> tuple[T
         loss = loss_of(logits, y, F.log_softmax(logits.detach(), 1))
         (gradient,) = torch.autograd.grad(loss.sum(), z)
     return loss.detach(), gradient
-
-
-def _on_device(model: nn.Module, split: Split, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The split in batches, on the model's device."""
-    if not len(split):
-        raise CourseError("The split is empty; a diagnosis needs at least one image of each class.")
-    device = next(model.parameters(), torch.empty(0)).device
-    for x, y in batches(split, batch):
-        yield x.to(device), y.to(device)

@@ -36,8 +36,7 @@ class Errors:
             raise CourseError(f"{len(self.wrong)} classes of errors for {len(self.counts)} classes "
                               "of counts; give one of each for every class.")
         if min(self.counts) < 1:
-            raise CourseError(f"Class {self.counts.index(min(self.counts))} holds no image; an "
-                              "error rate needs at least one.")
+            raise CourseError(f"Class {self.counts.index(min(self.counts))} holds no image.")
         if any(abs(w) > n for w, n in zip(self.wrong, self.counts, strict=True)):
             raise CourseError(f"More wrong images than images: {self.wrong} of {self.counts}.")
 
@@ -75,12 +74,11 @@ class Report:
     flips: Errors | None = None  # predictions that the attack changed, where they were counted
 
     def __post_init__(self) -> None:
-        if not len(self.classes) == len(self.nat.counts) == len(self.rob.counts):
-            raise CourseError(f"{len(self.classes)} class names for {len(self.nat.counts)} and "
-                              f"{len(self.rob.counts)} classes of counts.")
         if self.nat.counts != self.rob.counts:
             raise CourseError("Standard and robust errors count different images: "
                               f"{self.nat.counts} and {self.rob.counts}.")
+        if len(self.classes) != len(self.nat.counts):
+            raise CourseError(f"{len(self.classes)} class names for {len(self.nat.counts)} counts.")
 
     @property
     def bnd(self) -> Errors:
@@ -107,7 +105,7 @@ class Report:
             errors = {
                 kind: Errors(tuple(round(e * n) for e, n in zip(row[kind], counts, strict=True)),
                              counts) for kind in ("nat", "rob", "flips") if kind in row}
-            return cls(errors["nat"], errors["rob"], tuple(str(c) for c in row["classes"]),
+            return cls(errors["nat"], errors["rob"], tuple(map(str, row["classes"])),
                        str(row["attack"]), float(row["eps"]), errors.get("flips"))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
             raise CourseError(f"Not a report ({type(e).__name__}: {e}). One needs attack, eps, "
@@ -175,6 +173,6 @@ def paired(after: Mapping[Any, float], before: Mapping[Any, float]) -> Spread:
 def class_spreads(errors: Sequence[Errors]) -> list[Spread]:
     """The spread over seeds of each class's error; `errors` has one entry per seed."""
     if len({len(e.counts) for e in errors}) != 1:
-        raise CourseError(f"Errors of {[len(e.counts) for e in errors]} classes; give errors of "
-                          "the same classes, one entry per seed.")
+        raise CourseError("Give the errors of the same classes, one entry per seed; given: "
+                          f"{[len(e.counts) for e in errors]} classes.")
     return [Spread.of(of_class) for of_class in zip(*(e.by_class for e in errors), strict=True)]

@@ -83,13 +83,11 @@ def class_bars(models: Mapping[str, Some], ax: Ax = None, *, kind: str | Sequenc
     >>> class_bars({"natural": load_report("exp1/natural")})  # doctest: +SKIP
     """
     if not isinstance(models, Mapping) or not models or not all(models.values()):
-        raise CourseError("No model to draw; give a dictionary such as {'natural': "
-                          "load_report('exp1/natural')}.")
+        raise CourseError("No model to draw; give a dictionary: {'natural': load_report(name)}.")
     kinds = [kind] * len(models) if isinstance(kind, str) else list(kind)
     titles = {pick(KINDS, k, "kind of error") for k in kinds}
     if len(kinds) != len(models):
-        raise CourseError(f"{len(kinds)} kinds of error for {len(models)} models; give one for "
-                          "all, or one for each.")
+        raise CourseError(f"{len(kinds)} kinds of error for {len(models)} models; give one each.")
     seeds = {label: [m] if isinstance(m, Report) else m for label, m in models.items()}
     classes = _classes(r for reports in seeds.values() for r in reports)
     order = difficulty(next(iter(seeds.values()))) if order is None else order
@@ -113,7 +111,7 @@ def difficulty(reports: Some) -> list[int]:
 def bars(rows: Mapping[str, Sequence[Spread] | Sequence[float]], names: Names, ax: Ax = None, *,
          ylabel: str, scale: float = 100.0) -> Axes:
     """One bar per name, the rows side by side; a Spread adds its interval. `scale` multiplies."""
-    if not rows or any(len(values) != len(names) for values in rows.values()):
+    if {len(values) for values in rows.values()} != {len(names)}:
         given = ", ".join(f"{len(v)} values of {k}" for k, v in rows.items()) or "Nothing"
         raise CourseError(f"{given} to draw over {len(names)} names; give one value for each.")
     ax, width = axes(ax), 0.8 / len(rows)
@@ -129,40 +127,54 @@ def bars(rows: Mapping[str, Sequence[Spread] | Sequence[float]], names: Names, a
     return _finish(ax, legend=len(rows) > 1, ylabel=ylabel)
 
 
-def numbers_by_class(rows: Mapping[str, np.ndarray | Tensor], classes: Names, ax: Ax = None, *,
-                     ylabel: str = "") -> Axes:
-    """One bar per class for plain numbers, the rows side by side, with a legend even for one."""
-    numbers = {label: torch.as_tensor(values).tolist() for label, values in rows.items()}
-    return _finish(bars(numbers, classes, axes(ax, 7, 3), ylabel=ylabel, scale=1))
-
-
 def probabilities(rows: Mapping[str, Tensor], classes: Names, ax: Ax = None) -> Axes:
     """The model's probabilities p [C], for example of the clean and of the attacked image."""
-    return _finish(numbers_by_class(rows, classes, ax), ylabel="probability", ylim=(0, 1.02))
+    numbers = {label: p.tolist() for label, p in rows.items()}
+    ax = bars(numbers, classes, axes(ax, 7, 3), ylabel="probability", scale=1)
+    return _finish(ax, ylim=(0, 1.02))
 
 
 def cost_of_robustness(natural: Sequence[Report], robust: Sequence[Report], ax: Ax = None) -> Axes:
     """The standard error that adversarial training adds to each class, over the class's difficulty.
-
-    Both lists hold the same seeds in the same order; differences are taken per seed.
-    """
-    classes, pairs = _classes([*natural, *robust]), list(zip(natural, robust, strict=True))
-    added = [Spread.of(b.nat.by_class[c] - a.nat.by_class[c] for a, b in pairs)
-             for c in range(len(classes))]
-    ax = axes(ax, 6, 4.4)
+    Both lists hold the same seeds in the same order; differences are taken per seed."""
+    ax, classes = axes(ax, 6, 4.4), _classes([*natural, *robust])
     ax.axhline(0, color="0.5", lw=0.8)
-    x, y = _crosses(ax, class_spreads([r.nat for r in natural]), added, fmt="o", ms=5,
-                    color=COLOURS[0], ecolor="0.55", zorder=3)
-    return _label_points(ax, x, y, classes, xlabel="standard error of the natural model (%)",
+    pairs = zip(natural, robust, strict=True)
+    added = np.array([after.nat.by_class - before.nat.by_class for before, after in pairs])
+    x, y = _crosses(ax, class_spreads([r.nat for r in natural]), map(Spread.of, added.T),
+                    fmt="none", ecolor="0.55")
+    return class_scatter(x, y, classes, ax, xlabel="standard error of the natural model (%)",
                          ylabel="added by adversarial training (points)")
 
 
 def class_scatter(x: np.ndarray, y: np.ndarray, classes: Names, ax: Ax = None, *,
                   xlabel: str = "", ylabel: str = "") -> Axes:
-    """One named point per class: two numbers of each class against each other."""
+    """A point per class with its name, moved until it covers neither a point nor a name."""
+    offsets = [(4, 7), (4, -7), (-4, 7), (-4, -7), (0, 9), (0, -9), (7, 0), (-7, 0)]
+    offsets += [(dx, sign * dy) for dy in range(18, 74, 11) for dx in (9, 30, 50)
+                for sign in (1, -1)]
     ax = axes(ax, 5, 4)
     ax.plot(x, y, "o", ms=5, color=COLOURS[0], zorder=3)
-    return _label_points(ax, x, y, classes, xlabel=xlabel, ylabel=ylabel)
+    ax.margins(0.12)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    cast(Figure, ax.figure).canvas.draw()  # positions are final only after the layout
+    points = ax.transData.transform(np.stack([x, y], 1))
+    covered = [Bbox.from_bounds(px - 4, py - 4, 8, 8) for px, py in points]
+    for i in np.argsort(x):
+        for dx, dy in offsets:
+            text = ax.annotate(classes[i], (x[i], y[i]), xytext=(dx, dy), va="center", fontsize=8,
+                               ha=("center", "left", "right")[np.sign(dx)],
+                               textcoords="offset points")
+            box = text.get_window_extent()
+            inside = ax.bbox.contains(*box.min) and ax.bbox.contains(*box.max)
+            if (inside and not box.count_overlaps(covered)) or (dx, dy) == offsets[-1]:
+                break
+            text.remove()
+        covered.append(box)
+        if abs(dy) > 9:  # a line leads to a name that had to go far
+            ax.annotate("", (x[i], y[i]), xytext=(dx, dy), textcoords="offset points",
+                        arrowprops={"arrowstyle": "-", "color": "0.6", "lw": 0.5})
+    return ax
 
 
 def class_curves(values: Sequence[Sequence[float]], classes: Names, ax: Ax = None, *,
@@ -212,8 +224,7 @@ def lines(x: Sequence[float], curves: Lines, ax: Ax = None, *, xlabel: str = "",
 
 
 def walk(p: Tensor, right: Sequence[bool] | Tensor, ax: Ax = None, *, labels: Names = ()) -> Axes:
-    """Probabilities [T, lines] along an attack on one image; shaded from the first iterate that
-    is classified wrongly (`right` [T] is False)."""
+    """Probabilities [T, lines] along an attack; shaded from the first iterate not `right` [T]."""
     ax = axes(ax, 7, 3)
     for i, line in enumerate(p.detach().cpu().T.numpy()):
         ax.plot(line, label=labels[i] if i < len(labels) else None, **SERIES[i % 8])
@@ -225,30 +236,19 @@ def walk(p: Tensor, right: Sequence[bool] | Tensor, ax: Ax = None, *, labels: Na
                    xlim=(-0.5, len(right) - 0.5))
 
 
-def spread_points(rows: Mapping[str, tuple[Spread, float | None]], ax: Ax = None, *,
-                  xlabel: str = "error (%)", theirs: str = "the report's model") -> Axes:
-    """Our mean with its interval beside a published number (or None), one row per quantity."""
-    ax = _rows(axes(ax, 7, 1.1 + 0.32 * len(rows)), list(rows))
-    for i, (ours, other) in enumerate(rows.values()):
-        _interval(ax, i, _ends([ours])[:, 0], 0, "ours: mean and 95 % interval over seeds")
-        if other is not None:
-            ax.plot(100 * other, i, "D", ms=7, color=COLOURS[5], mfc="none", mew=1.5, label=theirs)
-    return _finish(ax, columns=1, xlabel=xlabel)
-
-
 def attack_gaps(models: Mapping[str, Mapping[str, tuple[float, float, float]]], ax: Ax = None, *,
                 flagged: Names = (), xlabel: str = "robust accuracy (%)") -> Axes:
     """One row per model, one marker per attack: label -> attack -> (value, low, high) in fractions.
-
-    Where the markers lie far apart, the weak attack overstates robustness: see `flagged`.
-    """
+    Where the markers lie far apart, a weak attack overstates robustness: `flagged` rows."""
     attacks = list(dict.fromkeys(a for results in models.values() for a in results))
     labels = [f"⚑ {label}" if label in flagged else label for label in models]
     ax = _rows(axes(ax, 8, 1.1 + 0.42 * len(models)), labels)
     for i, (label, results) in enumerate(models.items()):
         for attack, ends in results.items():
-            k = attacks.index(attack)
-            _interval(ax, i + 0.2 * (k - (len(attacks) - 1) / 2), 100 * np.array(ends), k, attack)
+            k, (value, *interval) = attacks.index(attack), 100 * np.array(ends)
+            at = i + 0.2 * (k - (len(attacks) - 1) / 2)
+            ax.plot(interval, [at, at], color=COLOURS[k % 8], lw=1.7)
+            ax.plot(value, at, ls="none", label=attack, **SERIES[k % 8])
         if label in flagged:
             ax.axhspan(i - 0.45, i + 0.45, color=COLOURS[5], alpha=0.12, lw=0)
     return _finish(ax, xlabel=xlabel)
@@ -265,15 +265,6 @@ def strips(rows: Lines, ax: Ax = None, *, xlabel: str) -> Axes:
     return _finish(ax, xlabel=xlabel)
 
 
-def chance(values: Sequence[float] | np.ndarray, observed: float, ax: Ax = None, *,
-           xlabel: str) -> Axes:
-    """A histogram of the values that chance alone gives, and the observed value as a line."""
-    ax = axes(ax, 4.4, 2.8)
-    ax.hist(values, bins=30, color="0.75", edgecolor="white")
-    ax.axvline(observed, color=COLOURS[5], lw=2, label="observed")
-    return _finish(ax, xlabel=xlabel, ylabel="permutations")
-
-
 def front(points: Sequence[tuple[float, float]]) -> list[bool]:
     """Which points no other point dominates: none is at most as large in both and smaller in one.
 
@@ -287,9 +278,7 @@ def pareto(points: Mapping[str, tuple[Spread, Spread]], ax: Ax = None, *,
            others: Mapping[str, tuple[float, float]] | None = None,
            xlabel: str = "average error (%)", ylabel: str = "worst class's error (%)") -> Axes:
     """Average against worst class; a ring marks the models that no other model dominates.
-
-    `others` are published models, in fractions: drawn, but not compared.
-    """
+    `others` are published models, in fractions: drawn, but not compared."""
     ax = axes(ax, 6, 4.4)
     best = front([(x.mean, y.mean) for x, y in points.values()])
     for i, (label, (x, y)) in enumerate(points.items()):
@@ -307,10 +296,7 @@ def pareto(points: Mapping[str, tuple[Spread, Spread]], ax: Ax = None, *,
 def confusion(matrix: np.ndarray, classes: Names, ax: Ax = None, *, wrong_only: bool = False,
               most: float | None = None) -> Axes:
     """Shares [C, C] of each true class (row) by predicted class in percent; "·" is below 0.5.
-
-    `wrong_only` omits the diagonal, so that the colours show the errors. `most` is the share with
-    the darkest colour, for maps side by side.
-    """
+    `wrong_only` omits the diagonal; `most` is the share with the darkest colour."""
     diagonal = np.eye(len(classes), dtype=bool)
     values = 100 * np.where(diagonal & wrong_only, np.nan, np.asarray(matrix, float))
     high = max(float(np.nanmax(values)) if most is None else 100 * most, 1e-9)
@@ -324,9 +310,7 @@ def heat_map(values: np.ndarray, rows: Sequence[Any], columns: Sequence[Any], ax
              marked: Sequence[tuple[int, int]] = (), span: tuple[float, float] | None = None,
              xlabel: str = "", ylabel: str = "") -> Axes:
     """Numbers as colours, each written in its cell; dark is large, "–" is missing (NaN).
-
-    `marked` cells (row, column) get a frame. Maps with one `span` (low, high) share their colours.
-    """
+    `marked` cells (row, column) get a frame; maps with one `span` (low, high) share colours."""
     finite = values[np.isfinite(values)]
     low, high = span or ((float(finite.min()), float(finite.max())) if len(finite) else (0, 1))
     _cells(ax := axes(ax, 1.1 + 0.8 * len(columns), 1.0 + 0.6 * len(rows)), values, rows, columns,
@@ -374,11 +358,8 @@ def image_rows(rows: Mapping[str, Tensor], ax: Ax = None) -> Axes:
 
 
 def boundary_walk(walks: Mapping[str, tuple[Tensor, Names, int, int]], ax: Ax = None) -> Axes:
-    """Images crossing the decision boundary, one row per walk: label -> (iterates [T, C, H, W],
-    predicted classes, c, a).
-
-    x_c, the c-th iterate, has a solid blue frame; x_a, the a-th, a dashed vermilion one.
-    """
+    """One row per walk across the boundary: label -> (iterates [T, C, H, W], predicted classes,
+    c, a). The c-th iterate, x_c, has a solid blue frame; x_a has a dashed vermilion one."""
     n = max(len(z) for z, *_ in walks.values())
     titles = [t for _, names, *_ in walks.values() for t in [*names, *[""] * n][:n]]
     titles[:n] = [f"t = {t}\n{name}" for t, name in enumerate(titles[:n])]
@@ -434,7 +415,7 @@ def _class_lines(ax: Axes, x: Sequence[float], values: Any, classes: Names, name
     return ax
 
 
-def _crosses(ax: Axes, xs: Sequence[Spread], ys: Sequence[Spread], **style: Any) -> np.ndarray:
+def _crosses(ax: Axes, xs: Iterable[Spread], ys: Iterable[Spread], **style: Any) -> np.ndarray:
     """Points with the intervals of both numbers as a cross; returns the points [2, n]."""
     (x, _, right), (y, _, top) = _ends(xs), _ends(ys)
     ax.errorbar(x, y, xerr=np.nan_to_num(right - x), yerr=np.nan_to_num(top - y), elinewidth=0.9,
@@ -444,28 +425,20 @@ def _crosses(ax: Axes, xs: Sequence[Spread], ys: Sequence[Spread], **style: Any)
 
 def _rows(ax: Axes, labels: Names) -> Axes:
     """One row per label, the first on top."""
-    ax.set_yticks(range(len(labels)), list(labels))
-    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.set(yticks=range(len(labels)), yticklabels=labels, ylim=(len(labels) - 0.5, -0.5))
     ax.grid(visible=False, axis="y")
     ax.grid(axis="x", alpha=0.3)
     return ax
 
 
-def _interval(ax: Axes, y: float, ends: np.ndarray, i: int, label: str) -> None:
-    """(value, low, high) as a point on a horizontal line, in the colour of series i."""
-    ax.plot(ends[1:], [y, y], color=COLOURS[i % 8], lw=1.7)
-    ax.plot(ends[0], y, ls="none", label=label, **SERIES[i % 8])
-
-
-def _finish(ax: Axes, legend: bool = True, columns: int = 4, **labels: Any) -> Axes:
+def _finish(ax: Axes, legend: bool = True, **labels: Any) -> Axes:
     """Set the axes' labels and limits; put a legend above the data, with each label once."""
     ax.set(**labels)
     handles, names = ax.get_legend_handles_labels()
-    once = [names.index(name) for name in dict.fromkeys(names)]
-    if legend and once:
-        ax.legend([handles[i] for i in once], [names[i] for i in once], loc="lower left",
-                  bbox_to_anchor=(0, 1), ncols=min(columns, len(once)), borderaxespad=0.2,
-                  frameon=False, fontsize=9, columnspacing=1.2, handlelength=1.6)
+    if legend and (once := dict(zip(names, handles, strict=True))):
+        ax.legend(once.values(), once.keys(), loc="lower left", bbox_to_anchor=(0, 1),
+                  ncols=min(4, len(once)), borderaxespad=0.2, frameon=False, fontsize=9,
+                  columnspacing=1.2, handlelength=1.6)
     return ax
 
 
@@ -499,30 +472,3 @@ def _image_rows(rows: Mapping[str, Tensor], ax: Axes, n: int, titles: Names = ()
         top, _ = _place(i * n, x, n, 2 if titles else 0)
         ax.text(-3, top + x.shape[2] / 2, label, ha="right", va="center", fontsize=9)
     return images(x, ax, columns=n, titles=titles)
-
-
-def _label_points(ax: Axes, x: np.ndarray, y: np.ndarray, names: Names, **labels: str) -> Axes:
-    """A name at each point, moved until it covers neither a point nor another name."""
-    offsets = [(4, 7), (4, -7), (-4, 7), (-4, -7), (0, 9), (0, -9), (7, 0), (-7, 0)]
-    offsets += [(dx, sign * dy) for dy in range(18, 74, 11) for dx in (9, 30, 50)
-                for sign in (1, -1)]
-    ax.margins(0.12)
-    ax.set(**labels)
-    cast(Figure, ax.figure).canvas.draw()  # positions are final only after the layout
-    points = ax.transData.transform(np.stack([x, y], 1))
-    taken = [Bbox.from_bounds(px - 4, py - 4, 8, 8) for px, py in points]
-    for i in np.argsort(x):
-        for dx, dy in offsets:
-            side = {1: "left", -1: "right", 0: "center"}[(dx > 0) - (dx < 0)]
-            text = ax.annotate(names[i], (x[i], y[i]), xytext=(dx, dy), textcoords="offset points",
-                               fontsize=8, ha=side, va="center")
-            box = text.get_window_extent()
-            inside = ax.bbox.contains(*box.min) and ax.bbox.contains(*box.max)
-            if (inside and not box.count_overlaps(taken)) or (dx, dy) == offsets[-1]:
-                break
-            text.remove()
-        taken.append(box)
-        if abs(dy) > 9:
-            ax.annotate("", (x[i], y[i]), xytext=(dx, dy), textcoords="offset points",
-                        arrowprops={"arrowstyle": "-", "color": "0.6", "lw": 0.5})
-    return ax

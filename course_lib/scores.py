@@ -37,8 +37,7 @@ def success(report: Report, *, correct_only: bool = False) -> np.ndarray:
         return rob
     if (nat >= 1).any():
         lost = ", ".join(c for c, e in zip(report.classes, nat, strict=True) if e >= 1)
-        raise CourseError(f"No image of {lost} is right when clean, so no attack on it can "
-                          "succeed. Count all images instead.")
+        raise CourseError(f"No image of {lost} is right when clean; count all images instead.")
     return (rob - nat) / (1 - nat)
 
 
@@ -65,8 +64,7 @@ class LeastEps:
         counted = (self.eps > 0) | (not right_only)
         means = class_means(self.eps[counted], y[counted], classes)
         for c in np.flatnonzero(np.isnan(means)):
-            raise CourseError(f"Class {c} holds no example to take a mean "
-                              f"of{' that is right when clean' if right_only else ''}.")
+            raise CourseError(f"Class {c} holds no example{' that is right' * right_only}.")
         return means
 
 
@@ -80,13 +78,12 @@ def least_eps(model: nn.Module, x: Tensor, y: Tensor, *, attack: PGD | None = No
               generator: torch.Generator | None = None) -> LeastEps:
     """Double each example's budget from `first` until the attack succeeds, then bisect.
 
-    The result is an upper bound of the true minimum: the distance of an adversarial example that
-    PGD reached. A budget that fails proves nothing, because success is not monotone in the budget.
-    With an attack that has a `scale`, budgets are in its units and may exceed 1.
+    The result is an upper bound: the distance of an adversarial example that PGD reached. A budget
+    that fails proves nothing, because success is not monotone. Budgets are in units of the attack's
+    `scale`, if it has one, and may then exceed 1.
     """
     if tolerance <= 0:
-        raise CourseError(f"first {first:g} and cap {cap:g} are a bracket; tolerance is "
-                          f"{tolerance:g}, it must be above 0.")
+        raise CourseError(f"tolerance is {tolerance:g}; it must be above 0.")
     s = _Search(model, x, y, attack, generator, first, cap)
     e = torch.full_like(s.low, first)
     while len(on := torch.nonzero((s.high == torch.inf) & (s.low < cap)).flatten()):
@@ -115,10 +112,9 @@ class _Search:
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor, attack: PGD | None,
                  generator: torch.Generator | None, first: float, cap: float) -> None:
         self.attack, self.cap, self.steps = attack or PGD(steps=20), cap, 0
-        if not 0 < first <= cap <= (math.inf if self.attack.scale else 1) or cap == math.inf:
-            limit = "finite" if self.attack.scale else "at most 1"
+        if not 0 < first <= cap < math.inf or (cap > 1 and not self.attack.scale):
             raise CourseError(f"The first budget {first:g} must be above 0 and at most the cap "
-                              f"{cap:g}, which must be {limit}.")
+                              f"{cap:g}, which must be finite (at most 1 for images).")
         self.model, self.x, self.y = model, check_images(x, y), y
         self.generator = generator or torch.Generator().manual_seed(0)
         self.low = torch.zeros(len(x), dtype=x.dtype, device=x.device)
@@ -134,8 +130,8 @@ class _Search:
                              generator=self.generator, stop=True).first_wrong
         self.steps += k * len(on)
         hit, scale = predict(self.model, z, y) != y, self.attack.scale_for(x)
-        moved = (z - x).abs() if scale is None else (z - x).abs() / scale
-        reached = eps if exact else torch.minimum(moved.flatten(1).amax(1), eps)
+        moved = ((z - x).abs() / (1 if scale is None else scale)).flatten(1).amax(1)
+        reached = eps if exact else torch.minimum(moved, eps)
         self.high[on[hit]], self.low[on[~hit]] = reached[hit], eps[~hit]
 
     def result(self) -> LeastEps:
@@ -172,28 +168,23 @@ def luf(whole_set: Tensor, without: Tensor) -> LUF:
 
 def group_means(confidence: Tensor, y: Tensor, group: Tensor, names: Sequence[str]) -> np.ndarray:
     """E[F(x)_1 | label, group] [2, groups], for labels 0 and 1."""
-    if not confidence.shape == y.shape == group.shape:
-        raise CourseError(f"{len(confidence)} confidences, {len(y)} labels and {len(group)} "
-                          "groups; give one of each for every example.")
-    for word, given, most in (("Groups", group, len(names) - 1), ("Labels", y, 1)):
-        if len(given) and not 0 <= int(given.min()) <= int(given.max()) <= most:
-            raise CourseError(f"{word} run from {int(given.min())} to {int(given.max())}; they "
-                              f"must lie in 0 to {most}.")
-    if not bool(torch.isfinite(confidence).all()):
-        raise CourseError("A confidence is NaN or infinite, so its mean is unknown. Check the "
-                          "model that gave it.")
+    groups, labels = group.unique().tolist(), y.unique().tolist()
+    if (not confidence.shape == y.shape == group.shape or not torch.isfinite(confidence).all()
+            or not set(labels) <= {0, 1} or not set(groups) <= set(range(len(names)))):
+        finite = int(confidence.isfinite().sum())
+        raise CourseError(f"Given are {finite} finite of {len(confidence)} confidences, {len(y)} "
+                          f"labels {labels} and {len(group)} groups {groups}. Every example needs "
+                          f"a finite one, a label 0 or 1, and a group from 0 to {len(names) - 1}.")
     means = np.stack([class_means(confidence[y == label], group[y == label], len(names))
                       for label in (0, 1)])
     for label, g in np.argwhere(np.isnan(means)):
-        raise CourseError(f"No example of label {label} belongs to {names[g]}; its mean confidence "
-                          "is unknown. Leave the group out.")
+        raise CourseError(f"No example of label {label} belongs to {names[g]}; leave it out.")
     return means
 
 
 def eou(confidence: Tensor, y: Tensor, group: Tensor, names: Sequence[str]) -> tuple[float, float]:
     """EOU on the examples of label 0 and of label 1: the range of `group_means` over groups."""
     if len(names) < 2:
-        raise CourseError(f"The only group is {', '.join(names) or 'none'}; a range over groups "
-                          "needs at least two.")
+        raise CourseError(f"A range needs at least two groups; given: {', '.join(names)}.")
     zero, one = np.ptp(group_means(confidence, y, group, names), axis=1)
     return float(zero), float(one)

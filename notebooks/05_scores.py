@@ -1063,7 +1063,9 @@ if not missing("scores/adult-standard"):
         mine = test.y == label
         seen_now = 100 * eou(confidence, test.y, race, names_of)[label]
         nothing = 100 * by_chance(confidence[mine].double(), race[mine], len(names_of))
-        plots.chance(nothing, seen_now, ax, xlabel=f"EOU, race, label {'≤' if label == 0 else '>'}50K (points)")
+        ax.hist(nothing, bins=30, color="0.75", edgecolor="white")
+        ax.axvline(seen_now, color=plots.COLOURS[5], lw=2)
+        ax.set(xlabel=f"EOU, race, label {'≤' if label == 0 else '>'}50K (points)", ylabel="permutations")
         sizes = torch.bincount(race[mine], minlength=len(names_of)).tolist()
         least_of = int(np.argmin(sizes))
         side, smallest_group = "≤>"[label], f"{names_of[least_of]}, {sizes[least_of]} people"

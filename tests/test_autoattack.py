@@ -35,6 +35,8 @@ def test_a_linear_model_is_robust_just_where_its_margin_says(attacks: tuple[str,
     sure = (needed / EPS - 1).abs() > 0.02
     held = predict(model, AutoAttack(EPS, attacks)(model, x, y, generator=seeded(0))) == y
     assert torch.equal(held[sure], needed[sure] > EPS) and 10 < held.sum() < 50
+    for n in (0, 1):
+        assert AutoAttack(EPS, attacks)(model, x[:n], y[:n]).shape == x[:n].shape
 
 
 def test_ball_box_and_what_withstands() -> None:
@@ -67,19 +69,10 @@ def test_the_standard_four() -> None:
     assert (predict(model, z) == y).tolist() == [False, False, True] and torch.equal(z[1], x[1])
 
 
-@pytest.mark.parametrize("n", [0, 1])
-def test_no_image_and_one(n: int) -> None:
-    model, x, y, _ = linear()
-    assert QUICK(model, x[:n], y[:n]).shape == x[:n].shape
-
-
 def test_everything_is_left_alone() -> None:
     model, y = Small(4, dropout=0.5).train(), torch.tensor([0, 1, 2, 3, 0, 1])
     x = torch.rand(6, 1, 6, 6, generator=seeded(0))
-
-    def tracer(*_: object) -> None: ...
-
-    before, given = sys.gettrace(), x.clone()
+    before, given, tracer = sys.gettrace(), x.clone(), lambda *_: None
     sys.settrace(tracer)
     try:
         with left_alone(model):
@@ -99,9 +92,11 @@ def test_the_judge_is_called_as_published() -> None:
     assert QUICK._judge(model, x, seed=0).attacks_to_run == ["apgd-ce", "fab-t"]
 
 
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyautoattack", None)
+def test_bad_images_and_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, y, _ = linear(4)
+    with pytest.raises(CourseError, match="float32 images of shape"):
+        QUICK(model, x.flatten(1), y)
+    monkeypatch.setitem(sys.modules, "pyautoattack", None)
     with pytest.raises(CourseError, match="pip install 'pyautoattack>=0.2'"):
         QUICK(model, x, y)
 
@@ -139,9 +134,3 @@ def test_too_few_classes(classes: int, attacks: tuple[str, ...], say: str) -> No
 def test_bad_words(words: dict[str, Any], say: str) -> None:
     with pytest.raises(CourseError, match=say):
         AutoAttack(**words)
-
-
-def test_bad_images() -> None:
-    model, x, y, _ = linear(4)
-    with pytest.raises(CourseError, match="float32 images of shape"):
-        QUICK(model, x.flatten(1), y)

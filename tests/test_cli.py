@@ -176,7 +176,7 @@ def test_interrupted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
         (["train", "tiny/first", "--seed", "-1"], "seed is -1"),
         (["train", "exp1/natural", "--limit", "0"], "limit is 0"),
         (["train", "tiny/first", "--epochs", "-1"], "epochs is -1"),
-        (["train", "exp1/natural", "--data", "nowhere"], "does not hold the data set"),
+        (["train", "exp1/natural", "--data", "nowhere"], "nowhere lacks train-images"),
         (["train", "tiny/first", "--out", "models/manifest.json"], "Choose a folder"),
         (["train", "tiny/second", "--seed", "5"], "needs tiny/first, seed 5"),
         (["sweep", "tony"], "No recipe matches tony"),

@@ -42,7 +42,7 @@ def flat(*values: float) -> torch.Tensor:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30))
 def test_confusion_loses_no_image(pairs: list[tuple[int, int]]) -> None:
-    y, predicted = (torch.tensor([p[k] for p in pairs], dtype=torch.int64) for k in (0, 1))
+    y, predicted = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T
     found = d.confusion(y, predicted, 4)
     assert found.sum(1).tolist() == torch.bincount(y, minlength=4).tolist()
     assert found.sum(0).tolist() == torch.bincount(predicted, minlength=4).tolist()
@@ -60,9 +60,6 @@ def test_shares_diagonal_and_columns_of_a_hand_made_matrix() -> None:
     both = torch.stack([MATRIX, MATRIX.flip(1)])
     for read in (d.shares, d.kept, d.targets):
         assert torch.equal(read(both), torch.stack([read(m) for m in both]))
-
-
-def test_uniform_and_missing_targets() -> None:
     assert d.targets(torch.eye(3), own=False).tolist() == [0, 0, 0]  # nothing is wrong
     p = torch.tensor([[0.25] * 4, [1.0, 0, 0, 0], [0.5, 0.5, 0, 0]])
     assert d.from_uniform(p).tolist() == pytest.approx([0, 1 - 1 / 4, 0.5])
@@ -78,6 +75,10 @@ def test_the_path_of_confusion_matrices_is_that_of_the_attack() -> None:
         assert torch.equal(found[t], d.confusion(data.y, predict(model, z), 3))
         assert int(found[t].diagonal().sum()) == int(right.sum())
     assert (d.confusion_path(model, data, attack, batch=10).sum((1, 2)) == 25).all()
+    attack = PGD(0.1, 0.01, 12, start="clean")  # without chance, batches change nothing
+    at_once, parts = (d.steps_to_wrong(model, data, attack, batch=b) for b in (100, 7))
+    assert torch.equal(at_once.t, parts.t) and torch.equal(at_once.y, data.y)
+    assert torch.equal(at_once.y, parts.y) and at_once.classes == THREE
 
 
 def test_steps_on_a_linear_model() -> None:
@@ -91,14 +92,6 @@ def test_steps_on_a_linear_model() -> None:
     held = d.Steps(torch.tensor([7, 7, 2]), torch.tensor([0, 0, 1]), 7, ("a", "b"))
     assert np.isnan(held.of_the_lost[0]) and held.of_the_lost[1] == 2
     assert held.censored.tolist() == [1, 0] and held.mean.tolist() == [7, 2]
-
-
-def test_counting_steps_in_batches_gives_the_same() -> None:
-    model, data = build("lenet5", classes=3), split(25, (1, 32, 32))
-    attack = PGD(0.1, 0.01, 12, start="clean")
-    at_once, parts = (d.steps_to_wrong(model, data, attack, batch=b) for b in (100, 7))
-    assert torch.equal(at_once.t, parts.t) and torch.equal(at_once.y, data.y)
-    assert torch.equal(at_once.y, parts.y) and at_once.classes == THREE
 
 
 def test_distance_to_the_boundary_of_a_linear_model() -> None:

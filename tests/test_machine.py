@@ -28,10 +28,14 @@ print(min(faults() for _ in range(5)))  # the system may take idle pages back at
 """
 
 
-def run(word: str, **more: str) -> tuple[str, int]:
+def output(*code: str, **more: str) -> list[str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | more
-    said, faults = subprocess.run([sys.executable, "-c", WORK, word], capture_output=True,
-                                  text=True, check=True, env=env).stdout.split()
+    return subprocess.run([sys.executable, "-c", *code], capture_output=True, text=True,
+                          check=True, env=env).stdout.split()
+
+
+def run(word: str, **more: str) -> tuple[str, int]:
+    said, faults = output(WORK, word, **more)
     return said, int(faults)
 
 
@@ -55,10 +59,7 @@ def test_the_kernels_come_when_asked_for() -> None:
             "models.build('lenet5')(torch.zeros(1, 1, 32, 32));"
             "print('course_lib.native' in sys.modules)")
     for value, loaded in (("1", "True"), ("0", "False")):
-        env = os.environ | {"COURSE_NATIVE": value}
-        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                              check=True, env=env).stdout.split()
-        assert said == ["False", loaded]
+        assert output(code, COURSE_NATIVE=value) == ["False", loaded]
     assert (kernels() is None) == (os.environ.get("COURSE_NATIVE") == "0")
 
 

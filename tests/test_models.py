@@ -50,14 +50,10 @@ def size(model: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_sizes_as_published(name: str) -> None:
+def test_sizes_as_published_and_weights_by_the_seed_alone(name: str) -> None:
     model = build(name, classes=1000 if name == "resnet18_imagenet" else 10)
     assert size(model) == SIZES[name]
     assert SIZES["lenet5"] == 61_706 and SIZES[SMALL] == 175_066
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_build_depends_on_its_seed_alone(name: str) -> None:
     first = build(name, seed=3, classes=7)
     torch.rand(5)
     before = random_states()

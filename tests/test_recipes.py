@@ -212,7 +212,7 @@ def test_the_digest_changes_with_what_the_training_depends_on() -> None:
     ({"name": "exp1/naturel"}, "Did you mean 'exp1/natural'"),
     ({"name": FIRST, "seed": -1}, "seed is -1"), ({"name": FIRST, "epochs": -1}, "epochs is -1"),
     ({"name": "exp1/natural", "limit": 0}, "limit is 0"),
-    ({"name": "exp1/natural", "root": "/nowhere"}, "does not hold the data set")])
+    ({"name": "exp1/natural", "root": "/nowhere"}, "nowhere lacks train-images")])
 def test_bad_input(words: dict[str, Any], say: str, tmp_path: Path) -> None:
     with pytest.raises(CourseError, match=say):
         run(**{"seed": 0, "out": tmp_path, "progress": False, **words})

@@ -141,15 +141,15 @@ def search(**words: float) -> Any:
      "Class 1 holds no example"),
     (lambda: luf(torch.rand(3, 2), torch.rand(3, 2)), r"\[L, X, C\]"),
     (search(first=0.0), "first"), (search(first=0.5, cap=0.1), "first"),
-    (search(tolerance=0.0), "first"), (search(cap=2.0), "first"),
+    (search(tolerance=0.0), "tolerance is 0"), (search(cap=2.0), "first"),
     (lambda: least_eps(Linear((3,)), HALF[:, 0, 0, [0, 0, 0]], torch.zeros(4, dtype=torch.int64),
                        attack=TABLE, cap=float("inf")), "must be finite"),
     (of_groups(), "No example of label 1 belongs to female"),
-    (of_groups(names=("male",)), "The only group is male"),
-    (of_groups(group=torch.tensor([0, 2, 0, 0])), "Groups run from 0 to 2"),
-    (of_groups(y=torch.tensor([0, 2, 1, 1])), "Labels run from 0 to 2"),
-    (of_groups(confidence=torch.tensor([0, 1, 1, torch.nan])), "NaN or infinite"),
-    (of_groups(confidence=torch.rand(2)), "give one of each"),
+    (of_groups(names=("male",)), "two groups; given: male"),
+    (of_groups(group=torch.tensor([0, 2, 0, 0])), r"groups \[0, 2\]"),
+    (of_groups(y=torch.tensor([0, 2, 1, 1])), r"labels \[0, 1, 2\]"),
+    (of_groups(confidence=torch.tensor([0, 1, 1, torch.nan])), "3 finite of 4 confidences"),
+    (of_groups(confidence=torch.rand(2)), "2 finite of 2 confidences, 4 labels"),
 ])
 def test_bad_input_gets_a_sentence(call: Callable[[], object], says: str) -> None:
     with pytest.raises(CourseError, match=says):

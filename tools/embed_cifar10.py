@@ -21,7 +21,7 @@ N, ACROSS = 2000, 50
 def main() -> None:
     out = EMBEDDED / "cifar10"
     out.mkdir(parents=True, exist_ok=True)
-    all_of = {part: full(None, part, N) for part in ("train", "test")}
+    all_of = {part: full(None, part) for part in ("train", "test")}
     order = stratified(all_of["train"].y, 0)
     cut, n_train = round(TRAIN_SHARE * len(order)), round(TRAIN_SHARE * N)
     train = torch.cat([order[:cut][:n_train], order[cut:][: N - n_train]])

@@ -11,7 +11,7 @@ import struct
 import numpy as np
 
 from course_lib.data import EMBEDDED, TRAIN_SHARE, stratified
-from course_lib.datasets.fashion_mnist import FASHION_MD5, full, read_idx
+from course_lib.datasets.fashion_mnist import FASHION_MD5, read_idx, training_folder
 
 N = 6000
 
@@ -26,7 +26,7 @@ def idx(array: np.ndarray) -> bytes:
 def main() -> None:
     import torch
 
-    place, out = full(N), EMBEDDED / "fashion-mnist"
+    place, out = training_folder(), EMBEDDED / "fashion-mnist"
     arrays = {name: read_idx(place, name) for name in FASHION_MD5}
     order = stratified(torch.from_numpy(arrays["train-labels-idx1-ubyte"].astype(np.int64)),
                        0).numpy()

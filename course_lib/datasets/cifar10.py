@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from pathlib import Path
 from zipfile import BadZipFile
@@ -10,10 +9,10 @@ from zipfile import BadZipFile
 import numpy as np
 
 from course_lib import data
-from course_lib.data import Dataset, Split, halves
+from course_lib.data import Dataset, Split
 from course_lib.datasets import sources
 from course_lib.errors import CourseError
-from course_lib.files import cache_dir
+from course_lib.files import cache_dir, sha256_of
 
 SHA256 = {  # of the images' bytes [N, 3, 32, 32] followed by the labels' (int64)
     "train": "973ef2abb5897efc795681a4d79a6f5f642fa2bcb1a828f7476017c89db53a57",
@@ -24,28 +23,20 @@ CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 def load_cifar10(root: sources.Root, limit: int | None, seed: int) -> Dataset:
     """CIFAR-10; a `limit` up to 2,000 asks for the embedded images, training and test."""
-    small, folder = data.EMBEDDED / "cifar10", sources.named_folder(root)
-    most, _ = sources.contents(small)
-    if folder is None and limit is not None and limit <= most:
-        return Dataset("cifar10", CIFAR10, embedded(small, "test"), lambda: sources.embedded_halves(
-            embedded(small, "train"), limit, seed, most))
-    return Dataset("cifar10", CIFAR10, full(folder, "test", most),
-                   lambda: halves(full(folder, "train", most), limit, seed))
+    return sources.dataset("cifar10", root, limit, seed, full, embedded)
 
 
-def full(folder: Path | None, part: str, most: int) -> Split:
+def full(folder: Path | None, part: str) -> Split:
     """All 50,000 or 10,000 images, from the user's folder or the course's cache.
 
     Either may hold torchvision's cifar-10-batches-py, or one cifar10.npz with x_train, y_train,
     x_test and y_test, for machines that reach only a package index.
     """
-    place = folder or cache_dir()
-    if (place / "cifar10.npz").is_file():
-        return from_npz(place / "cifar10.npz", part)
-    ways = "or name no folder" if folder else "or connect to the internet"
-    remedy = (f"Put the folder cifar-10-batches-py there, {ways}. At most {most:,} images are "
-              f"embedded: limit={most}.")
-    found = sources.opened("CIFAR10", place, remedy, download=folder is None, train=part == "train")
+    path = (folder or cache_dir()) / "cifar10.npz"
+    if path.is_file():
+        return from_npz(path, part)
+    found = sources.opened("CIFAR10", folder, "the folder cifar-10-batches-py",
+                           " At most 2,000 images are embedded: limit=2000.", train=part == "train")
     return sources.as_split(found.data.transpose(0, 3, 1, 2), found.targets, CIFAR10)
 
 
@@ -55,17 +46,18 @@ def from_npz(path: Path, part: str) -> Split:
             split = sources.as_split(z[f"x_{part}"], z[f"y_{part}"], CIFAR10)
     except (OSError, ValueError, KeyError, EOFError, BadZipFile) as e:
         raise CourseError(f"{path} is damaged ({type(e).__name__}: {e}). Fetch it again.") from None
-    have = hashlib.sha256(split.x.numpy().tobytes() + split.y.numpy().tobytes()).hexdigest()
+    have = sha256_of(split.x.numpy().tobytes() + split.y.numpy().tobytes())
     if have != SHA256[part]:
         raise CourseError(f"{path} is not the published CIFAR-10: the sha256 of its {part} part is "
                           f"{have[:12]}…. Fetch it again.")
     return split
 
 
-def embedded(folder: Path, part: str) -> Split:
+def embedded(part: str) -> Split:
     """An embedded part: one lossless image of all images, line by line, and a file of labels."""
     from PIL import Image
 
+    folder = data.EMBEDDED / "cifar10"
     labels = sources.embedded_file(folder, f"{part}-labels")
     with Image.open(io.BytesIO(sources.embedded_file(folder, f"{part}.webp"))) as image:
         sheet = np.asarray(image.convert("RGB"))  # [rows * 32, columns * 32, 3]

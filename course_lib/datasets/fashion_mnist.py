@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from course_lib import data
-from course_lib.data import Dataset, Split, halves
+from course_lib.data import Dataset, Split
 from course_lib.datasets import sources
 from course_lib.files import cache_dir
 
@@ -27,33 +27,37 @@ FASHION_MD5 = {  # of the four files' uncompressed content, as published
 
 def load_fashion_mnist(root: sources.Root, limit: int | None, seed: int) -> Dataset:
     """Fashion-MNIST; a `limit` up to 6,000 asks for the embedded training images."""
-    small, folder = data.EMBEDDED / "fashion-mnist", sources.named_folder(root)
-    most, _ = sources.contents(small)
-    if folder is not None:
+    return sources.dataset("fashion-mnist", root, limit, seed, full, embedded)
+
+
+def full(folder: Path | None, part: str) -> Split:
+    """From the user's folder. Without one, all test images are embedded, and the 60,000 training
+    images lie in the cache or are downloaded into it."""
+    if folder:
         folder = sources.folder_with(FASHION_MD5, folder, "fashion-mnist", "FashionMNIST/raw")
-
-    def training() -> tuple[Split, Split]:
-        if folder is None and limit is not None and limit <= most:
-            return sources.embedded_halves(read(small, "train"), limit, seed, most)
-        return halves(read(folder or full(most), "train"), limit, seed)
-
-    return Dataset("fashion-mnist", FASHION, read(folder or small, "t10k"), training)
+        return read(folder, part)
+    return embedded("test") if part == "test" else read(training_folder(), part)
 
 
-def full(most: int) -> Path:
-    """The cache's folder with all 60,000 training images, downloaded if they are not there."""
+def embedded(part: str) -> Split:
+    return read(data.EMBEDDED / "fashion-mnist", part)
+
+
+def training_folder() -> Path:
+    """The cache's folder with the published files, downloaded if they are not there."""
     for place in (cache_dir() / "fashion-mnist", cache_dir() / "FashionMNIST" / "raw"):
         if all(sources.find_file(place, name) for name in FASHION_MD5):
             return place
-    sources.opened("FashionMNIST", cache_dir(), "Connect to the internet, name a folder that holds "
-                   "the 60,000 training images (root=... or COURSE_DATA), or ask for at most the "
-                   f"{most:,} embedded ones: limit={most}.", download=True)
+    sources.opened("FashionMNIST", None, "the files of the 60,000 training images",
+                   " Or name their folder (root=... or COURSE_DATA), or ask for the 6,000 embedded "
+                   "ones: limit=6000.")
     return place
 
 
 def read(place: Path, part: str) -> Split:
-    """The train or t10k images of a folder, resized."""
-    images, labels = (read_idx(place, f"{part}-{kind}-ubyte")
+    """The "train" or "test" images of a folder, resized."""
+    prefix = "t10k" if part == "test" else part
+    images, labels = (read_idx(place, f"{prefix}-{kind}-ubyte")
                       for kind in ("images-idx3", "labels-idx1"))
     return sources.as_split(resize(images, 32), labels, FASHION)
 

@@ -11,7 +11,7 @@ import sys
 import tarfile
 import types
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from course_lib.data import TRAIN_SHARE, Split, halves
+from course_lib import data
+from course_lib.data import TRAIN_SHARE, Dataset, Split, halves
 from course_lib.errors import CourseError
-from course_lib.files import locked
+from course_lib.files import cache_dir, locked
 
 Root = str | os.PathLike[str] | None
 LARGEST = 64 << 20  # bytes; no published file that we unpack is larger
@@ -29,10 +30,21 @@ FAULTS = (OSError, RuntimeError, ValueError, KeyError, EOFError, HTTPException, 
           pickle.UnpicklingError)
 
 
-def named_folder(root: Root) -> Path | None:
-    """The folder that the user names: `root`, else COURSE_DATA."""
-    name = root or os.environ.get("COURSE_DATA")
-    return Path(name) if name else None
+def dataset(name: str, root: Root, limit: int | None, seed: int,
+            read: Callable[[Path | None, str], Split],
+            embedded: Callable[[str], Split] | None = None) -> Dataset:
+    """The data set from `embedded(part)` where a small limit asks for it, else from
+    `read(folder, part)`: "train" or "test", in the folder that the user names, if any."""
+    named = root or os.environ.get("COURSE_DATA")
+    folder = Path(named) if named else None
+    if embedded and folder is None and limit is not None:
+        most, _ = contents(data.EMBEDDED / name)
+        if limit <= most:
+            test = embedded("test")
+            return Dataset(name, test.classes, test,
+                           lambda: embedded_halves(embedded("train"), limit, seed, most))
+    test = read(folder, "test")
+    return Dataset(name, test.classes, test, lambda: halves(read(folder, "train"), limit, seed))
 
 
 def find_file(place: Path, name: str) -> Path | None:
@@ -40,16 +52,14 @@ def find_file(place: Path, name: str) -> Path | None:
 
 
 def folder_with(names: Collection[str], folder: Path, *inside: str) -> Path:
-    """The folder, or the first one inside it, that holds all these files, plain or as .gz."""
-    for place in (folder, *(folder / name for name in inside)):
-        missing = [n for n in names if find_file(place, n) is None]
-        if not missing:
-            return place
-        if len(missing) < len(names):
-            raise CourseError(f"{place} lacks {', '.join(missing)} (plain or as .gz). Put all "
-                              f"{len(names)} files there.")
-    raise CourseError(f"{folder} does not hold the data set. Put its files there, plain or as "
-                      f".gz: {', '.join(names)}.")
+    """The folder, or one of those inside it, that holds all these files, plain or as .gz."""
+    lacks = {place: [n for n in names if find_file(place, n) is None]
+             for place in (folder, *(folder / name for name in inside))}
+    place = min(lacks, key=lambda p: len(lacks[p]))
+    if lacks[place]:
+        raise CourseError(f"{place} lacks {', '.join(lacks[place])}. Put the {len(names)} files of "
+                          "the data set there, plain or as .gz.")
+    return place
 
 
 def checked(place: Path, name: str, want: str | None, *, method: str = "sha256",
@@ -101,31 +111,32 @@ def as_split(x: np.ndarray, y: Any, classes: Iterable[str]) -> Split:
                  torch.from_numpy(np.asarray(y, np.int64)), tuple(classes))
 
 
-def opened(name: str, place: Path, remedy: str, *, download: bool, **words: Any) -> Any:
-    """torchvision's data set `name` in the folder `place`, downloaded if that is allowed.
+def opened(kind: str, folder: Path | None, files: str, more: str = "", **words: Any) -> Any:
+    """torchvision's data set `kind` in the user's folder, or in the cache, downloaded if need be.
 
-    torchvision checks the published md5 of its files before it reads them. `remedy` tells the
-    user what to do when the files cannot be had.
+    torchvision checks the published md5 of its files before it reads them. Where they cannot be
+    had, the error names the `files` to fetch by hand, and what `more` can be done.
     """
+    place = folder or cache_dir()
     try:
-        kind = getattr(torchvision_datasets(), name)
+        make = getattr(torchvision_datasets(), kind)
         try:
-            return kind(place, download=False, **words)
+            return make(place, download=False, **words)
         except FAULTS:
-            if not download:
+            if folder:
                 raise
         with locked(place):  # one process downloads; the others wait and read its files
-            return kind(place, download=True, **words)
+            return make(place, download=True, **words)
     except ImportError as e:
         package = str(e.name).partition(".")[0]
         raise CourseError(
-            f"{name} cannot be read without {package}: pip install {package}.") from None
+            f"{kind} cannot be read without {package}: pip install {package}.") from None
     except FAULTS as e:
         why = " ".join(str(e).split()) or type(e).__name__
-        tried = ("could not be downloaded" if download else
-                 "nothing is downloaded into a folder that you name")
-        raise CourseError(
-            f"{name} is not complete in {place}, and {tried} ({why}). {remedy}") from None
+        tried, other = (("nothing is downloaded into a folder that you name", "name no folder")
+                        if folder else ("it could not be downloaded", "connect to the internet"))
+        raise CourseError(f"{kind} is not complete in {place}, and {tried} ({why}). Put {files} "
+                          f"there, or {other}.{more}") from None
 
 
 def torchvision_datasets() -> Any:

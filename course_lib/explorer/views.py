@@ -315,12 +315,12 @@ def sides(x: Explorer, choice: Choice) -> Drawn:
     plots.class_curves((100 * right).tolist(), classes, over, start=0,
                        named=[classes[int(c)] for c in (right[-1].argmin(), right[-1].argmax())],
                        xlabel="step t of the attack", ylabel=f"still right (%), {label}")
-    plots.numbers_by_class(steps, classes, soon,
-                           ylabel=f"mean steps withstood ({SLOW.steps}: never lost)")
+    plots.bars({m: t.tolist() for m, t in steps.items()}, classes, soon, scale=1,
+               ylabel=f"mean steps withstood ({SLOW.steps}: never lost)")
     matrices = {m: c.confusion(choice.eps) for m, c in curves.items()}
     target = {m: diagnostics.targets(matrix, own=False) for m, matrix in matrices.items()}
-    plots.numbers_by_class({m: 100 * t for m, t in target.items()}, classes, to,
-                           ylabel="share of the wrong answers (%)")
+    plots.bars({m: t.tolist() for m, t in target.items()}, classes, to,
+               ylabel="share of the wrong answers (%)")
     to.axhline(100 / len(classes), color="0.4", lw=1, ls=":")
     rows = [{"model": m, "class": c, "mean steps": a, "share of wrong answers": b, "still right": r}
             for m in curves for c, a, b, r in zip(

@@ -25,21 +25,19 @@ DOORS = ("lenet_walk", "lenet_pass", "lenet_lanes", "lenet_kept_size", "lenet_po
 PATIENCE = 300  # seconds for a compiler that hangs
 
 
-class BuildError(Exception):
-    """Why there is no kernel."""
-
-
 def library() -> ctypes.CDLL | None:
     """The kernels, built if need be, or None. COURSE_NATIVE=0 turns them off."""
-    return None if os.environ.get("COURSE_NATIVE") == "0" else _attempt()[0]
+    return _attempt()[0]
 
 
 def reason() -> str:
     """Why there is no kernel; nothing where there is one."""
-    return "COURSE_NATIVE=0" if os.environ.get("COURSE_NATIVE") == "0" else _attempt()[1]
+    return _attempt()[1]
 
 
 def _attempt() -> tuple[ctypes.CDLL | None, str]:
+    if os.environ.get("COURSE_NATIVE") == "0":
+        return None, "COURSE_NATIVE=0"
     return _built(*(os.environ.get(v) for v in ("COURSE_CACHE", "CXX", "COURSE_NATIVE_FLAGS")))
 
 
@@ -47,7 +45,7 @@ def _attempt() -> tuple[ctypes.CDLL | None, str]:
 def _built(*settings: str | None) -> tuple[ctypes.CDLL | None, str]:  # tried once per settings
     try:
         return _found_or_compiled(compiler()), ""
-    except (BuildError, OSError) as why:
+    except (CourseError, OSError) as why:
         log.warning("LeNet-5 runs on PyTorch, several times slower, because its C++ kernel cannot "
                     "be built: %s", why)
         return None, str(why)
@@ -68,7 +66,7 @@ def _found_or_compiled(cxx: str) -> ctypes.CDLL:
         done = _run([cxx, *flags(), str(SOURCE), "-o", str(fresh)])
         if done.returncode or not fresh.is_file():
             last = (done.stderr.strip() or "no message").splitlines()[-1]
-            raise BuildError(f"{cxx} failed: {last[:200]}")
+            raise CourseError(f"{cxx} failed: {last[:200]}")
         raw = fresh.read_bytes()
         try:
             write_together({folder / (name + _ending(raw)): raw})
@@ -86,7 +84,7 @@ def _ending(raw: bytes) -> str:
 def _load(path: Path) -> ctypes.CDLL:
     lib = ctypes.CDLL(str(path))
     if missing := [door for door in DOORS if not hasattr(lib, door)]:
-        raise BuildError(f"{path} lacks {missing[0]}")
+        raise CourseError(f"{path} lacks {missing[0]}")
     lib.lenet_kept_size.restype = ctypes.c_int64
     # the threads of the OpenMP that PyTorch has loaded, if it has
     if pool := getattr(ctypes.CDLL(None), "GOMP_parallel", None):
@@ -100,7 +98,7 @@ def compiler() -> str:
     for name in names:
         if path := shutil.which(name):
             return path
-    raise BuildError(f"no C++ compiler ({', '.join(names)})")
+    raise CourseError(f"no C++ compiler ({', '.join(names)})")
 
 
 def flags() -> list[str]:
@@ -130,4 +128,4 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, capture_output=True, text=True, errors="replace",
                               timeout=PATIENCE, check=False, env=env)
     except (OSError, subprocess.TimeoutExpired) as why:
-        raise BuildError(f"{command[0]}: {why}") from why
+        raise CourseError(f"{command[0]}: {why}") from why

@@ -28,8 +28,7 @@ class Call(ctypes.Structure):
         """Fill in the addresses and call the function `door`. Outputs must be contiguous."""
         lib = library()
         if lib is None:  # turned off since the question whether it serves
-            raise CourseError("The C++ kernel was turned off while it ran. Set COURSE_NATIVE "
-                              "before, or use `with native.off():`.")
+            raise CourseError("The C++ kernel was turned off while it ran; use `native.off()`.")
         # these names keep the memory alive until the call returns
         weights = [p.detach().contiguous() for p in parameters]
         alive = {name: t.detach().contiguous() for name, t in tensors.items() if t is not None}

@@ -33,9 +33,20 @@ def off() -> Iterator[None]:
 def serves(model: nn.Module, x: Tensor) -> bool:
     """Whether the kernel computes model(x) exactly: x and model are plain float32 on the CPU."""
     fits = type(x) is Tensor and _plain_tensor(x) and x.ndim == 4 and x.shape[2:] == (32, 32)
-    return (fits and len(x) > 0 and not switched_off() and not rewritten()
+    return (fits and len(x) > 0 and not observed(model, *model.children())
             and not torch.is_autocast_enabled("cpu") and _own_forward(model)
             and _plain(model, x.shape[1]) and library() is not None)
+
+
+def observed(*modules: nn.Module) -> bool:
+    """Whether the kernels are off, or something watches or rewrites PyTorch's operations: hooks,
+    tracing, torch.func, forward-mode derivatives, dispatch modes."""
+    return bool(
+        torch.compiler.is_compiling() or _off.get() or torch.jit.is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0
+        or any(getattr(nn_module, "_global" + hooks) for hooks in HOOKS)
+        or any(getattr(m, hooks) for m in modules for hooks in HOOKS))
 
 
 def parameters(model: nn.Module) -> list[Tensor]:
@@ -50,11 +61,12 @@ def _own_forward(model: nn.Module) -> bool:
 
 
 def _plain(model: nn.Module, channels: int) -> bool:
-    """No layer was replaced, changed, moved, parametrised or hooked."""
+    """No layer was replaced, changed, moved or parametrised."""
     layers = dict(model.named_children())
-    if "forward" in vars(model) or list(layers) != list(LAYERS) or hooked(model, *layers.values()):
-        return False
-    if not all(_plain_layer(layers[name], kind) for name, kind in LAYERS.items()):
+    if ({name: type(m) for name, m in layers.items()} != LAYERS
+            or any("forward" in vars(m) for m in (model, *layers.values()))
+            or any((m.stride, m.padding, m.dilation, m.groups) != ((1, 1), (0, 0), (1, 1), 1)
+                   for m in layers.values() if isinstance(m, nn.Conv2d))):
         return False
     p = parameters(model)
     c = len(p[-1])
@@ -64,28 +76,5 @@ def _plain(model: nn.Module, channels: int) -> bool:
         type(q) in (nn.Parameter, Tensor) and _plain_tensor(q) for q in p)
 
 
-def _plain_layer(m: nn.Module, kind: type[nn.Module]) -> bool:
-    if type(m) is not kind or "forward" in vars(m):
-        return False
-    return not isinstance(m, nn.Conv2d) or (m.stride, m.padding, m.dilation, m.groups) == (
-        (1, 1), (0, 0), (1, 1), 1)
-
-
 def _plain_tensor(t: Tensor) -> bool:
     return t.dtype == torch.float32 and t.device.type == "cpu" and t.layout == torch.strided
-
-
-def switched_off() -> bool:
-    return torch.compiler.is_compiling() or _off.get()
-
-
-def hooked(*modules: nn.Module) -> bool:
-    return any(getattr(nn_module, "_global" + hooks) for hooks in HOOKS) or any(
-        getattr(m, hooks) for m in modules for hooks in HOOKS)
-
-
-def rewritten() -> bool:
-    """Tracing, torch.func, forward-mode derivatives and dispatch modes see PyTorch's operations."""
-    return bool(torch.jit.is_tracing() or torch._C._functorch.peek_interpreter_stack() is not None
-                or torch._C._len_torch_dispatch_stack()
-                or torch.autograd.forward_ad._current_level >= 0)

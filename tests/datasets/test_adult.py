@@ -93,7 +93,7 @@ def test_the_original_files_in_a_named_folder(tmp_path: Path, inside: str) -> No
 
 
 def test_a_folder_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CourseError, match=r"does not hold the data set.*adult\.data, adult\.test"):
+    with pytest.raises(CourseError, match=r"lacks adult\.data, adult\.test\. Put the 2 files"):
         load("adult", root=tmp_path)
     # COURSE_DATA is another data set's folder: all of this one is embedded
     monkeypatch.setenv("COURSE_DATA", str(tmp_path))

@@ -206,9 +206,9 @@ BYTES = (0, 2, 3, 10, 40, 150, 1000, -1)
 WRONG = "(damaged|not the published file).*etch it again, or reinstall"
 DAMAGE: dict[str, tuple[Damage, str]] = {
     "half the files": (remove("train"), "lacks train-images-idx3-ubyte, train-labels"),
-    "one file gone": (remove("t10k-labels"), "lacks t10k-labels-idx1-ubyte .plain or"),
-    "no file at all": (remove("t"), "does not hold the data set. Put its files there"),
-    "no folder": (shutil.rmtree, "does not hold the data set. Put its files there.*t10k-labels"),
+    "one file gone": (remove("t10k-labels"), "lacks t10k-labels-idx1-ubyte. Put"),
+    "no file at all": (remove("t"), "lacks train-images.*Put the 4 files"),
+    "no folder": (shutil.rmtree, "lacks train-images.*t10k-labels.*Put the 4 files"),
     "truncated": (cut("train-labels"), f"train-labels.*{WRONG}"),
     "cut to almost nothing": (cut("t10k-images", 0.001), f"t10k-images.*{WRONG}"),
     "empty": (cut("t10k-images", 0), f"t10k-images.*{WRONG}"),

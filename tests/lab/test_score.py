@@ -209,8 +209,8 @@ def test_a_group_without_members_or_of_one_label_is_named(
 
 
 @pytest.mark.parametrize(("confidence", "y", "group", "names", "say"), [
-    ([0.5, torch.nan], [0, 1], [0, 1], ["Female", "Male"], "NaN or infinite"),
-    ([0.5, 0.5], [0, 2], [0, 1], ["Female", "Male"], "Labels run from 0 to 2"),
+    ([0.5, torch.nan], [0, 1], [0, 1], ["Female", "Male"], "1 finite of 2 confidences"),
+    ([0.5, 0.5], [0, 2], [0, 1], ["Female", "Male"], r"labels \[0, 2\]"),
 ])
 def test_eou_of_what_has_none(confidence: list[float], y: list[int], group: list[int],
                               names: list[str], say: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import hypothesis.strategies as some
 import pytest
@@ -27,6 +28,7 @@ from course_lib.errors import CourseError
 from course_lib.models import LeNet5, build
 from course_lib.native import build as builder
 from course_lib.zoo import load_model
+from tests.helpers import seeded
 
 IMAGES, COUNTS = ("last", "first_wrong", "last_right"), ("n_right", "t_wrong")
 
@@ -34,9 +36,9 @@ pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compile
 
 
 def images(n: int, channels: int = 1, classes: int = 10, seed: int = 0) -> tuple[Tensor, Tensor]:
-    g = torch.Generator().manual_seed(seed)
-    x = torch.rand(n, channels, 32, 32, generator=g)
-    return x, torch.randint(0, classes, (n,), generator=g)
+    g = seeded(seed)
+    return (torch.rand(n, channels, 32, 32, generator=g),
+            torch.randint(0, classes, (n,), generator=g))
 
 
 def apart(a: Tensor, b: Tensor) -> float:
@@ -59,16 +61,11 @@ def by_loop(attack: PGD, model: nn.Module, x: Tensor, y: Tensor, **words: Any) -
 
 def served(model: nn.Module, x: Tensor) -> bool:
     """Whether the kernel computed model(x), which must equal PyTorch's either way."""
-    calls = []
-    inner = native._pass
-    native._pass = lambda *a, **k: (calls.append(1), inner(*a, **k))[1]  # type: ignore[assignment]
-    try:
+    with mock.patch.object(native, "_pass", wraps=native._pass) as kernels:
         out = model(x)
-    finally:
-        native._pass = inner
     with native.off():
         torch.testing.assert_close(out, model(x), atol=1e-5, rtol=1e-4)
-    return bool(calls)
+    return kernels.called
 
 
 @pytest.fixture(scope="module")
@@ -183,15 +180,13 @@ def test_every_width_of_register(flags: str, trained: Any, monkeypatch: pytest.M
 def threads(n: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(n)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_an_image_is_walked_alike_in_any_company_and_on_any_thread(trained: Any) -> None:
     (model, x, y), attack = trained, PGD(steps=5, start="clean")
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(len(x), generator=seeded(0))
     together = attack.walk(model, x, y, stop=True)
     shuffled = attack.walk(model, x[order], y[order], stop=True)
     alone = attack.walk(model, x[7:8], y[7:8], stop=True)
@@ -388,15 +383,11 @@ def test_a_damaged_library_is_replaced(fresh: Path, damage: Callable[[bytes], by
     assert native.library() is not None and path.read_bytes() == good
 
 
-def full_disk(_: object) -> None:
-    raise OSError(28, "No space left on device")
-
-
 @pytest.mark.parametrize("full", [False, True])
 def test_a_cache_that_cannot_be_written(full: bool, fresh: Path, caplog: pytest.LogCaptureFixture,
                                         monkeypatch: pytest.MonkeyPatch) -> None:
     if full:
-        monkeypatch.setattr(os, "fsync", full_disk)
+        monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError(28, "No space left")))
     else:
         fresh.parent.write_text("a file where the folder should be")
     assert native.library() is not None and native.library() is not None
