@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.errors import CourseError, pick, whole
-from course_lib.machine import kernels
 
 
 class LeNet5(nn.Module):
@@ -27,6 +26,8 @@ class LeNet5(nn.Module):
         self.fc2 = nn.Linear(84, classes)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, 32, 32]
+        from course_lib.machine import kernels
+
         if (kernel := kernels()) and kernel.serves(self, x):
             return kernel.logits(self, x)  # the lines below, several times as fast on a CPU
         x = F.avg_pool2d(torch.tanh(self.conv1(x)), 2)  # [B, 6, 14, 14]
@@ -37,10 +38,7 @@ class LeNet5(nn.Module):
 
 
 class SmallCNN(nn.Module):
-    """The CIFAR-10 network of Sooksatra and Rivas: two convolutions, two dense layers.
-
-    The paper does not state the widths; these are ours.
-    """
+    """The CIFAR-10 network of Sooksatra and Rivas, whose widths are ours."""
 
     def __init__(self, classes: int = 10, channels: int = 3, size: int = 32) -> None:
         super().__init__()
@@ -80,16 +78,15 @@ def _conv(inside: int, outside: int, size: int = 3, stride: int = 1) -> nn.Conv2
 
 def relu_of_norm(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
     """relu(norm(x)), and x itself for the path beside it: one kernel computes both gradients."""
+    from course_lib.machine import kernels
+
     kernel = kernels()
     return kernel.relu_of_norm(norm, x) if kernel else (torch.relu(norm(x)), x)
 
 
 class _Pictures(nn.Module):
-    """What the residual networks share: images are scaled to [-1, 1] and laid channels last.
-
-    That layout is up to twice as fast on a CPU, and a GPU's half-precision convolutions need it.
-    Weights keep their usual layout, so checkpoints do not depend on it.
-    """
+    """What the residual networks share: images are scaled to [-1, 1] and laid channels last, which
+    is up to twice as fast on a CPU. Weights keep their usual layout, so checkpoints do, too."""
 
     large = False  # ImageNet's stem, for images of 160 pixels and more?
     memory_format = torch.channels_last
@@ -99,10 +96,8 @@ class _Pictures(nn.Module):
 
 
 class ResNet18(_Pictures):
-    """torchvision's ResNet18 (He et al., CVPR 2016), with a 3 x 3 stem for small images.
-
-    It has 11,173,962 parameters for ten classes.
-    """
+    """torchvision's ResNet18 (He et al., CVPR 2016), with a 3 x 3 stem for small images:
+    11,173,962 parameters for ten classes."""
 
     def __init__(self, classes: int = 10, channels: int = 3) -> None:
         super().__init__()
@@ -122,10 +117,8 @@ class ResNet18(_Pictures):
 
 
 class Block(nn.Module):
-    """x + conv(relu(bn(conv(relu(bn(x)))))).
-
-    Where the shape changes, a 1 x 1 convolution of relu(bn(x)) takes the place of x.
-    """
+    """x + conv(relu(bn(conv(relu(bn(x)))))); where the shape changes, a 1 x 1 convolution of
+    relu(bn(x)) takes the place of x."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -196,10 +189,8 @@ class WideResNet28x10ImageNet(WideResNet28x10):
 
 
 class Accelerated(nn.Module):
-    """Another model, computed in bfloat16. It shares its parameters; its logits are float32.
-
-    bfloat16 has three significant digits. This is good enough to attack with and, on GPUs, to train
-    with. Published figures are evaluated without it.
+    """Another model, computed in bfloat16, which has three significant digits. It shares its
+    parameters; its logits are float32. Published figures are evaluated without it.
 
     >>> Accelerated(build("lenet5"))(torch.rand(2, 1, 32, 32)).dtype
     torch.float32
@@ -226,10 +217,8 @@ _SEEDING = threading.Lock()
 
 
 def build(name: str, *, seed: int = 0, **shape: int) -> nn.Module:
-    """A freshly initialised network, the same for the same `seed`.
-
-    `shape` is what the network takes, such as classes= and channels=. The global random state stays
-    as it was.
+    """A freshly initialised network, the same for the same `seed`. `shape` is what the network
+    takes, such as classes= and channels=. The global random state stays as it was.
 
     >>> sum(p.numel() for p in build("lenet5").parameters())
     61706
@@ -242,6 +231,5 @@ def build(name: str, *, seed: int = 0, **shape: int) -> nn.Module:
         try:
             return make(**shape)
         except TypeError:
-            takes = ", ".join(f"{word}=" for word in inspect.signature(make).parameters)
             raise CourseError(f"{name} cannot be built with {', '.join(sorted(shape))}; it takes "
-                              f"{takes}.") from None
+                              f"{', '.join(inspect.signature(make).parameters)}.") from None

@@ -84,7 +84,7 @@ def test_lenet5_layer_by_layer() -> None:
     ({"name": "resnet"}, "lenet5"), ({"name": "lenet5", "classes": 1}, "2 or more"),
     ({"name": "lenet5", "classes": 2.5}, "whole number"),
     ({"name": "lenet5", "channels": 0}, "1 or more"), ({"name": "lenet5", "seed": -1}, "0 or more"),
-    ({"name": "lenet5", "width": 10}, "width; it takes classes=, channels="),
+    ({"name": "lenet5", "width": 10}, "width; it takes classes, channels"),
 ])
 def test_bad_input(words: dict[str, Any], say: str) -> None:
     with pytest.raises(CourseError, match=say):

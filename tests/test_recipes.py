@@ -17,11 +17,12 @@ from course_lib.experiments import RECIPES
 from course_lib.fairness import Report
 from course_lib.inference import predict
 from course_lib.lab.publish import publish
+from course_lib.lab.sweep import finished, up_to_date
 from course_lib.methods import METHODS
 from course_lib.methods.frl import FRL
 from course_lib.methods.frl_report import FRLReport
 from course_lib.methods.natural import Natural
-from course_lib.recipes import Copies, digest, finished, run, stored_name, up_to_date
+from course_lib.recipes import Copies, digest, run, stored_name
 from course_lib.training import Optim
 from course_lib.zoo import entry, load_model
 from tests.helpers import network_of, same_weights, tiny_dataset, with_tiny_recipes
@@ -236,7 +237,7 @@ def test_the_digest_changes_with_what_the_training_depends_on() -> None:
         ({"name": FIRST, "seed": -1}, "seed is -1"),
         ({"name": FIRST, "epochs": -1}, "epochs is -1"),
         ({"name": "exp1/natural", "limit": 0}, "limit is 0"),
-        ({"name": "exp1/natural", "root": "/nowhere"}, "does not hold Fashion-MNIST"),
+        ({"name": "exp1/natural", "root": "/nowhere"}, "does not hold the data set"),
     ],
 )
 def test_bad_input(words: dict[str, Any], say: str, tmp_path: Path) -> None:

@@ -63,15 +63,15 @@ def pieces(out: Path) -> list[Path]:
 def counted(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> list[int]:
     """Which batches are attacked; the `stop`-th attack is interrupted."""
     calls: list[int] = []
-    verdicts = examination.verdicts
+    real = examination.predictions
 
     def watched(*args: Any, **words: Any) -> Any:
         calls.append(words["seed"])
         if len(calls) == stop:
             raise KeyboardInterrupt
-        return verdicts(*args, **words)
+        return real(*args, **words)
 
-    monkeypatch.setattr(examination, "verdicts", watched)
+    monkeypatch.setattr(examination, "predictions", watched)
     return calls
 
 
@@ -170,14 +170,14 @@ def test_other_weights_and_other_batches_are_examined_anew(
 
 def test_a_model_trained_anew_meanwhile(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record, model = load_record(NAME, root=models), load_model(NAME, root=models)
-    verdicts = examination.verdicts
+    real = examination.predictions
 
     def meanwhile(*args: Any, **words: Any) -> Any:
         model.fc2.bias.data += 1  # type: ignore[union-attr,operator]
         publish(NAME, 0, model, record, models)
-        return verdicts(*args, **words)
+        return real(*args, **words)
 
-    monkeypatch.setattr(examination, "verdicts", meanwhile)
+    monkeypatch.setattr(examination, "predictions", meanwhile)
     with pytest.raises(CourseError, match="stored anew while it was examined"):
         call(models)
     assert load_record(NAME, root=models) == record
