@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -88,7 +89,6 @@ class _Pictures(nn.Module):
     """What the residual networks share: images are scaled to [-1, 1] and laid channels last, which
     is up to twice as fast on a CPU. Weights keep their usual layout, so checkpoints do, too."""
 
-    large = False  # ImageNet's stem, for images of 160 pixels and more?
     memory_format = torch.channels_last
 
     def scaled(self, x: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class ResNet18(_Pictures):
     """torchvision's ResNet18 (He et al., CVPR 2016), with a 3 x 3 stem for small images:
     11,173,962 parameters for ten classes."""
 
-    def __init__(self, classes: int = 10, channels: int = 3) -> None:
+    def __init__(self, classes: int = 10, channels: int = 3, large: bool = False) -> None:
         super().__init__()
         from course_lib.datasets import torchvision_datasets
 
@@ -107,7 +107,7 @@ class ResNet18(_Pictures):
         from torchvision.models import resnet18
 
         self.net = resnet18(num_classes=classes)
-        if not self.large:
+        if not large:
             self.net.conv1, self.net.maxpool = _conv(channels, 64), nn.Identity()
         elif channels != 3:
             self.net.conv1 = _conv(channels, 64, 7, 2)
@@ -140,11 +140,11 @@ class PreActResNet(_Pictures):
     widths: tuple[int, ...] = (64, 128, 256, 512)  # channels of each stage
     depth: int = 2  # blocks per stage
 
-    def __init__(self, classes: int = 10, channels: int = 3) -> None:
+    def __init__(self, classes: int = 10, channels: int = 3, large: bool = False) -> None:
         super().__init__()
         # drawn for the small stem, too: the initial weights of stored models depend on it
-        large = nn.Sequential(_conv(channels, self.stem, 7, 2), nn.MaxPool2d(3, 2, 1))
-        self.first = large if self.large else _conv(channels, self.stem)
+        seven = nn.Sequential(_conv(channels, self.stem, 7, 2), nn.MaxPool2d(3, 2, 1))
+        self.first = seven if large else _conv(channels, self.stem)
         stages, inside = [], self.stem
         for i, width in enumerate(self.widths):
             for j in range(self.depth):
@@ -174,20 +174,6 @@ class PreActResNetS(PreActResNet):
     stem, widths, depth = 16, (16, 32, 64), 2
 
 
-class ResNet18ImageNet(ResNet18):
-    """torchvision's ResNet18 as it is: 11,689,512 parameters for a thousand classes."""
-
-    large = True
-
-
-class PreActResNet18ImageNet(PreActResNet18):
-    large = True
-
-
-class WideResNet28x10ImageNet(WideResNet28x10):
-    large = True
-
-
 class Accelerated(nn.Module):
     """Another model, computed in bfloat16, which has three significant digits. It shares its
     parameters; its logits are float32. Published figures are evaluated without it.
@@ -196,12 +182,12 @@ class Accelerated(nn.Module):
     torch.float32
     """
 
-    def __init__(self, model: nn.Module, *, bf16: bool = True) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model, self.bf16 = model, bf16
+        self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+        with torch.autocast(x.device.type, torch.bfloat16):
             return self.model(x).float()
 
 
@@ -209,8 +195,10 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5, "small_cnn": SmallCNN, "table_mlp": TableMLP,
     "resnet18": ResNet18, "preact_resnet18": PreActResNet18, "preact_resnet_s": PreActResNetS,
     "wide_resnet28x10": WideResNet28x10,
-    "resnet18_imagenet": ResNet18ImageNet, "preact_resnet18_imagenet": PreActResNet18ImageNet,
-    "wide_resnet28x10_imagenet": WideResNet28x10ImageNet,
+    # with ImageNet's stem, for images of 160 pixels and more
+    "resnet18_imagenet": partial(ResNet18, large=True),
+    "preact_resnet18_imagenet": partial(PreActResNet18, large=True),
+    "wide_resnet28x10_imagenet": partial(WideResNet28x10, large=True),
 }
 # initial weights are drawn from PyTorch's one global generator: one thread at a time
 _SEEDING = threading.Lock()

@@ -82,7 +82,7 @@ class Recipe:
     @property
     def needs(self) -> set[str]:
         """The recipes that must be trained before."""
-        return {name for name in (self.start, self.copies.of if self.copies else "") if name}
+        return {self.start, self.copies.of if self.copies else ""} - {""}
 
     def as_data(self) -> dict[str, Any]:
         """Plain data for records: the method's name beside its fields."""
@@ -138,7 +138,7 @@ def _validate(recipe: Recipe, val: Split, model: nn.Module, at: Step) -> Report:
 def _trained_before(name: str, seed: int, places: Sequence[Path | None],
                     cuts: str) -> tuple[nn.Module, str]:
     """The model of an earlier recipe, shortened alike if there is one, and its hash's start."""
-    from course_lib.zoo import entry, load_model
+    from course_lib.zoo import entry, load_model, models_dir
 
     for label, place in product(dict.fromkeys((name + cuts, name)), places):
         try:
@@ -149,7 +149,7 @@ def _trained_before(name: str, seed: int, places: Sequence[Path | None],
         if "weights" in files:
             return load_model(label, seed=seed, root=place), files["weights"]["sha256"][:8]
         reason = f"Only the record of {label}, seed {seed}, is stored."
-    where = " and ".join(str(place or "the stored models") for place in places)
+    where = " and ".join(str(place or models_dir()) for place in places)
     raise CourseError(f"This recipe needs {name}, seed {seed}, which is not in {where}. Train that "
                       f"first, with the same --out. ({reason})")
 
@@ -168,8 +168,8 @@ def _reports(recipe: Recipe, model: nn.Module, data: Dataset, progress: bool) ->
 
 def stored_name(name: str, limit: int | None, epochs: int | None) -> str:
     """The recipe's name, with what shortens the run: exp1/natural@limit=100."""
-    cuts = [f"@{k}={v}" for k, v in (("limit", limit), ("epochs", epochs)) if v is not None]
-    return name + "".join(cuts)
+    cuts = {"limit": limit, "epochs": epochs}
+    return name + "".join(f"@{k}={v}" for k, v in cuts.items() if v is not None)
 
 
 def digest(recipe: Recipe) -> str:
