@@ -33,8 +33,7 @@ class AutoAttack:
     """The standard AutoAttack under an l-infinity budget.
 
     `attacks` names others of pyautoattack's attacks, for fewer classes say. `evaluate` passes
-    `batch` images at once, which takes about a minute on one core. The generator only gives the
-    seed; parameters, modes and the global random state stay as they were.
+    `batch` images at once. Parameters, modes and the global random state stay as they were.
 
     >>> AutoAttack(4 / 255, attacks=("apgd-ce", "fab-t")).at(8 / 255).eps == 8 / 255
     True
