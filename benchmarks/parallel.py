@@ -23,17 +23,18 @@ from benchmarks.harness import KEEPING, main, part
 from benchmarks.store_overhead import TimedStore
 from course_lib import build
 from course_lib.attacks import PGD
+from course_lib.checkpoints import Store
 from course_lib.data import Split
 from course_lib.lab.torchrun import joined
 from course_lib.methods import METHODS, Method
-from course_lib.training import Checkpoints, Optim, fit
+from course_lib.training import Optim, fit
 
 MODEL, BATCH, BATCHES, ROUNDS = os.environ.get("COURSE_BENCH_MODEL", "preact_resnet_s"), 128, 10, 3
 LARGE, SECONDS = "preact_resnet18", 150.0
 
 
 def train(name: str, method: Method, images: int, batch: int,
-          store: Checkpoints | None = None) -> float:
+          store: Store | None = None) -> float:
     """Seconds of one epoch on noise."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (images, 3, 32, 32), dtype=torch.uint8, generator=draw)

@@ -31,7 +31,7 @@ def network(side: str) -> nn.Module:
     layout, bf16, _ = SIDES[side]
     net = build("preact_resnet_s")
     net.memory_format = layout  # type: ignore[assignment]
-    return Accelerated(net, bf16=bf16)
+    return Accelerated(net) if bf16 else net
 
 
 def input_gradient(net: nn.Module, x: Tensor, y: Tensor) -> Work:

@@ -118,7 +118,8 @@ def shown(command: str, rows: Any, options: dict[str, Any], as_markdown: bool) -
             return (f"finished: {rows['recipe']}, seed {rows['seed']}, in {options['out']}; worst-"
                     f"class errors on validation data: nat {nat:.1%}, rob {rob:.1%}")
         case "evaluate":
-            from course_lib.evaluation import named, reaches
+            from course_lib.evaluation import named
+            from course_lib.lab.examine import reaches
             from course_lib.zoo import budget
 
             weak = reaches(named(rows["attack"], rows["eps"]))

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.errors import CourseError, pick, whole
-from course_lib.inference import check_fit, check_images, frozen, logits_of, predict  # noqa: F401
-from course_lib.machine import channels_last, kernels
+from course_lib.inference import check_images, frozen, logits_of
 from course_lib.models import Accelerated
 
 Number = float | Tensor
@@ -70,9 +69,8 @@ class PGD:
     omega, the deviation of Gaussian noise added at each step. Without a generator the noise is the
     same each time. Gradients are taken in eval mode; parameters, modes and the global random state
     stay as they were. `scale` is for tables: it multiplies `eps` and `step_size` feature by
-    feature, so that both may have the features' own units and exceed 1. With `bf16` both passes
-    compute in bfloat16, and so do the predictions along the walk. This is two to three times as
-    fast on a CPU that supports it, and good enough to train with, but not for published figures.
+    feature, so that both have the features' own units. `bf16` walks in bfloat16: twice as fast or
+    more on a CPU that supports it, and good enough to train with, but not for published figures.
 
     >>> from course_lib.models import build
     >>> x, y = torch.rand(4, 1, 32, 32), torch.arange(4)
@@ -96,9 +94,9 @@ class PGD:
         pick(OBJECTIVES, self.objective, "objective")
         pick(dict.fromkeys(STARTS), self.start, "start")
         whole(self.steps, "steps", 0)
-        for name in ("eps", "step_size", "noise"):
-            value = torch.as_tensor(getattr(self, name), dtype=torch.float64)
-            _check_budget(value, name, bool(self.scale) and name != "noise")
+        one, scale = torch.ones(1, dtype=torch.float64), torch.ones(1) if self.scale else None
+        for name, units in (("eps", scale), ("step_size", scale), ("noise", None)):
+            _budget(getattr(self, name), one, name, units)
 
     def __repr__(self) -> str:
         """Omits `scale` and `bf16` at their defaults, so that older checkpoints still match."""
@@ -134,6 +132,8 @@ class PGD:
              step_size: Number | None = None, generator: torch.Generator | None = None,
              extra: int = 0, stop: bool = False) -> Walk:
         """The landmarks of `path` in one pass; with `stop` an example rests at `first_wrong`."""
+        from course_lib.machine import channels_last, kernels
+
         whole(extra, "extra", 0)
         model = Accelerated(model) if self.bf16 else model
         setup = WalkSetup.of(self, model, x, y, eps, step_size, generator)
@@ -168,9 +168,8 @@ class WalkSetup:
     def of(cls, attack: PGD, model: nn.Module, x: Tensor, y: Tensor, eps: Number | None = None,
            step_size: Number | None = None, generator: torch.Generator | None = None) -> WalkSetup:
         x, scale = check_images(x, y), attack.scale_for(x)
-        e = _per_example(attack.eps if eps is None else eps, x, "eps", scale)
-        a = _per_example(attack.step_size if step_size is None else step_size, x, "step_size",
-                         scale)
+        e = _budget(attack.eps if eps is None else eps, x, "eps", scale)
+        a = _budget(attack.step_size if step_size is None else step_size, x, "step_size", scale)
         g = torch.Generator().manual_seed(0) if generator is None else generator
         z0, noise, clean = x, None, x.new_zeros(len(x), 0)
         if attack.start == "uniform":  # x + e (2 r - 1), without temporaries
@@ -237,23 +236,19 @@ def project(z: Tensor, x: Tensor, eps: Tensor) -> Tensor:
     return z.clamp(x - eps, x + eps).clamp_(0, 1)
 
 
-def _check_budget(value: Tensor, name: str, scaled: bool) -> None:
-    allowed = (value >= 0) & ((value < math.inf) if scaled else (value <= 1))
-    if not bool(allowed.all()):
-        bad = value.reshape(-1)[~allowed.reshape(-1)][0].item()
-        rule = ("with a scale it must be a number from 0." if scaled else "images lie in [0, 1], "
-                "so it must be from 0 to 1. For 8 grey levels of 255 write 8 / 255.")
-        raise CourseError(f"{name} is {bad:g}; {rule}")
-
-
-def _per_example(value: Number, x: Tensor, name: str, scale: Tensor | None) -> Tensor:
-    """One number, or one per example, as [B, 1, 1, 1]; with a scale as [B, F]."""
-    v = torch.as_tensor(value, dtype=x.dtype, device=x.device).detach()
-    _check_budget(v, name, scale is not None)
-    if v.numel() not in (1, len(x)):
-        raise CourseError(f"{name} holds {v.numel()} values for {len(x)} images; give one number, "
-                          "or one per image.")
-    v = v.reshape(-1, *[1] * (x.ndim - 1)).expand(len(x), *[1] * (x.ndim - 1))
+def _budget(value: Number, x: Tensor, name: str, scale: Tensor | None) -> Tensor:
+    """One number, or one per example of x, as [B, 1, 1, 1]; with a scale as [B, F]."""
+    v = torch.as_tensor(value, dtype=x.dtype, device=x.device).detach().reshape(-1)
+    allowed = (v >= 0) & ((v <= 1) if scale is None else (v < math.inf))
+    if not allowed.all():
+        rule = ("images lie in [0, 1], so it must be from 0 to 1. For 8 grey levels of 255 write "
+                "8 / 255." if scale is None else "with a scale it must be a number from 0.")
+        raise CourseError(f"{name} is {v[~allowed][0]:g}; {rule}")
+    if len(v) not in (1, len(x)):
+        raise CourseError(f"{name} holds {len(v)} values for {len(x)} images; give one number, or "
+                          "one per image.")
+    ones = [1] * (x.ndim - 1)
+    v = v.reshape(-1, *ones).expand(len(x), *ones)
     return v if scale is None else v * scale
 
 
@@ -263,8 +258,5 @@ def _draw(kind: Callable[..., Tensor], shape: tuple[int, ...], g: torch.Generato
     return kind(shape, generator=g, device=g.device, dtype=x.dtype).to(x.device)
 
 
-ATTACKS: dict[str, PGD] = {
-    "pgd20": PGD(steps=20),
-    "pgd10": PGD(steps=10),
-    "cw20": PGD(steps=20, objective="margin"),
-}
+ATTACKS = {"pgd20": PGD(steps=20), "pgd10": PGD(steps=10),
+           "cw20": PGD(steps=20, objective="margin")}

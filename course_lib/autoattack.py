@@ -1,9 +1,8 @@
 """AutoAttack (Croce and Hein, 2020), by pyautoattack as it is published.
 
 Four attacks run one after the other, each on the images that withstood those before: APGD on the
-cross-entropy, APGD on the targeted DLR loss, targeted FAB, and Square with 5,000 queries. The first
-three take 100 steps each, and the targeted ones try nine classes. An image is robust if none of
-them succeeds.
+cross-entropy, APGD on the targeted DLR loss, targeted FAB (100 steps each, up to nine targets), and
+Square (5,000 queries). An image is robust if none of them succeeds.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from course_lib.errors import CourseError, pick, whole
 from course_lib.inference import check_images, frozen, logits_of
 
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
-# how many classes each needs: a DLR loss sorts logits
+# the number of classes that each needs: a DLR loss sorts logits
 CLASSES = {"apgd-ce": 2, "apgd-dlr": 3, "apgd-t": 4, "fab": 2, "fab-t": 2, "square": 2}
 SLACK = 1e-5  # by which rounding may carry an image out of the ball
 
@@ -34,8 +33,7 @@ class AutoAttack:
     """The standard AutoAttack under an l-infinity budget.
 
     `attacks` names others of pyautoattack's attacks, for fewer classes say. `evaluate` passes
-    `batch` images at once, which takes about a minute on one core. The generator only gives the
-    seed; parameters, modes and the global random state stay as they were.
+    `batch` images at once. Parameters, modes and the global random state stay as they were.
 
     >>> AutoAttack(4 / 255, attacks=("apgd-ce", "fab-t")).at(8 / 255).eps == 8 / 255
     True
@@ -66,11 +64,9 @@ class AutoAttack:
         seed = 0 if generator is None else int(torch.randint(
             2**31, (), generator=generator, device=generator.device))
         with frozen(model), _untouched_globals(x):
-            judge = self._judge(model, x, seed)
-            z, _ = judge.run_standard_evaluation(x, y, batch_size=self.batch)
+            z, _ = self._judge(model, x, seed).run_standard_evaluation(x, y, batch_size=self.batch)
         if not bool(((z - x).abs() <= self.eps + SLACK).all()):  # NaN fails too
-            raise CourseError("AutoAttack left the ball. Please report the model and the versions "
-                              "of torch and pyautoattack.")
+            raise CourseError("AutoAttack left the ball; please report model and versions.")
         return project(z.detach(), x, torch.as_tensor(self.eps, dtype=x.dtype, device=x.device))
 
     def _judge(self, model: nn.Module, x: Tensor, seed: int) -> Any:
@@ -81,16 +77,14 @@ class AutoAttack:
         try:
             import pyautoattack
         except ImportError as e:
-            raise CourseError(f"AutoAttack needs the package pyautoattack ({e}). Install it: pip "
-                              "install 'pyautoattack>=0.2'") from None
+            raise CourseError(f"{e}. Install it: pip install 'pyautoattack>=0.2'") from None
         with torch.no_grad():
             classes = logits_of(model, x[:1]).shape[1]
-        if lacking := [name for name in self.attacks if CLASSES[name] > classes]:
+        if (needed := max(CLASSES[name] for name in self.attacks)) > classes:
             able = tuple(name for name in ("apgd-ce", "apgd-dlr", "fab-t", "square")
                          if CLASSES[name] <= classes)
-            raise CourseError(f"{', '.join(lacking)} of AutoAttack needs "
-                              f"{max(CLASSES[n] for n in lacking)} classes, the model tells "
-                              f"{classes} apart. Use AutoAttack(attacks={able}).")
+            raise CourseError(f"This AutoAttack needs {needed} classes, the model tells {classes} "
+                              f"apart. Use AutoAttack(attacks={able}).")
         # "standard" also means one restart of each, where the others have five
         version = ({"version": "standard"} if self.attacks == STANDARD
                    else {"version": "custom", "attacks": list(self.attacks)})

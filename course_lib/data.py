@@ -1,9 +1,8 @@
 """Data sets by name, as seeded, stratified splits of tensors in memory.
 
 Images stay bytes (uint8) until `batches` serves them as floats in [0, 1]. A loader looks for its
-files in a folder that the user names, then in the course's cache. It downloads what is missing,
-and serves the embedded images where they suffice. Whatever cannot be had is an error, never a
-silently smaller set.
+files in a folder that the user names, then in the course's cache. It serves the embedded images
+where they suffice and downloads what is missing. It never serves a smaller set than asked for.
 """
 
 from __future__ import annotations
@@ -81,12 +80,6 @@ class Dataset:
     def groups(self) -> tuple[str, ...]:
         return tuple(self.test.groups)
 
-    def mapped(self, change: Callable[[Split], Split]) -> Dataset:
-        """The data set with the same change made to each split."""
-        test = change(self.test)
-        return Dataset(self.name, test.classes, test,
-                       lambda: (change(self.train), change(self.val)))
-
     def whole(self) -> Dataset:
         """The data set with its validation examples in the training split too, as in the report's
         Experiment 1. The validation split stays as it was."""
@@ -114,7 +107,9 @@ class Dataset:
             part = split.take(new[split.y] >= 0)
             return Split(part.x, new[part.y], tuple(self.classes[c] for c in rest), part.groups)
 
-        return self.mapped(change)
+        test = change(self.test)
+        return Dataset(self.name, test.classes, test,
+                       lambda: (change(self.train), change(self.val)))
 
 
 @dataclass(frozen=True)
@@ -244,9 +239,8 @@ AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
 
 
 def augment(x: Tensor, generator: torch.Generator, kind: str) -> Tensor:
-    """The training batch x [N, C, H, W] under a random change; every draw comes from `generator`.
-
-    `kind` is a name in AUGMENTATIONS; "" leaves the batch as it is.
+    """The training batch x [N, C, H, W] under a random change, a name in AUGMENTATIONS; every draw
+    comes from `generator`.
 
     >>> augment(torch.rand(2, 3, 32, 32), torch.Generator().manual_seed(0), "crop-flip").shape
     torch.Size([2, 3, 32, 32])

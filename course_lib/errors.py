@@ -1,5 +1,4 @@
-"""CourseError and the few checks that raise it. Every room reads names and numbers through
-these."""
+"""CourseError and the few checks that raise it."""
 
 from __future__ import annotations
 

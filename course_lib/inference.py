@@ -34,17 +34,17 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
 
 def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
     """f(x), or a CourseError where images or labels do not fit the model."""
+    kind = type(model).__name__
     try:
         logits = model(x)
     except RuntimeError as e:
         if not any(word in str(e) for word in ("shape", "size", "channels")):
             raise
-        raise CourseError(f"{type(model).__name__} cannot take images of shape {tuple(x.shape)}: "
-                          f"{e}") from None
+        raise CourseError(f"{kind} cannot take images of shape {tuple(x.shape)}: {e}") from None
     top = -1 if y is None or not y.numel() else int(y.max())
     if logits.ndim != 2 or top >= logits.shape[1]:
-        raise CourseError(f"{type(model).__name__} gives logits of shape {tuple(logits.shape)}, "
-                          f"labels run to {top}. Build it with classes= as the data set has.")
+        raise CourseError(f"{kind} gives logits of shape {tuple(logits.shape)}, labels run to "
+                          f"{top}. Build it with classes= as the data set has.")
     return logits
 
 
@@ -62,9 +62,9 @@ def check_images(x: Tensor, y: Tensor | None = None) -> Tensor:
     image = isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 1
     # NaN fails both comparisons
     if not image or (x.numel() and not (x.min() >= 0 and x.max() <= 1)):
-        raise CourseError("Images must be a floating-point tensor [B, C, H, W] in [0, 1]; given: "
-                          f"{_described(x)}. Divide bytes by 255 (images.float() / 255), and undo "
-                          "any normalisation.")
+        raise CourseError("Images must be a float tensor [B, C, H, W] in [0, 1]; given: "
+                          f"{_described(x)}. Divide bytes by 255 (images.float() / 255); do not "
+                          "normalise.")
     if y is not None and (not isinstance(y, Tensor) or y.dtype != torch.int64
                           or y.shape != x.shape[:1] or (y < 0).any()):
         raise CourseError(f"Labels must be {len(x)} whole numbers (int64, from 0), one per image; "
@@ -76,5 +76,5 @@ def _described(given: Any) -> str:
     if not isinstance(given, Tensor):
         return type(given).__name__
     ordered = given.numel() and not given.is_complex()
-    values = f", from {given.min():g} to {given.max():g}" if ordered else ""
-    return f"{given.dtype} of shape {tuple(given.shape)}{values}"
+    return f"{given.dtype} of shape {tuple(given.shape)}" + (
+        f", from {given.min():g} to {given.max():g}" if ordered else "")

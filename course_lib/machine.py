@@ -7,13 +7,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import nn
 
-MMAP_THRESHOLD, TRIM_THRESHOLD, TOP_PAD = -3, -1, -2  # mallopt's numbers for them
-SETTINGS = {MMAP_THRESHOLD: 1 << 30, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 64 << 20}
+# glibc's numbers of M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD, and what they are set to
+MALLOC = ((-3, 1 << 30), (-1, 2**31 - 1), (-2, 64 << 20))
 
 
 def device() -> torch.device:
@@ -22,15 +24,21 @@ def device() -> torch.device:
 
 
 def kernels() -> ModuleType | None:
-    """course_lib.native, which computes some models faster; None where COURSE_NATIVE=0 is set.
-
-    Ask it first whether it serves a model: without a C++ compiler it serves none.
-    """
+    """course_lib.native, which computes some models faster; None where COURSE_NATIVE=0 is set."""
     if os.environ.get("COURSE_NATIVE") == "0":
         return None
     from course_lib import native
 
     return native
+
+
+def environment() -> dict[str, Any]:
+    """What may differ from an earlier run, but can change the last digits of a training."""
+    kernel = native.library() if (native := kernels()) else None
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+    return {"torch": str(torch.__version__), "threads": torch.get_num_threads(),
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "kernel": Path(kernel._name).stem if kernel else "PyTorch", **gpu}
 
 
 @contextmanager
@@ -45,34 +53,23 @@ def one_thread() -> Iterator[None]:
 
 
 def keep_memory() -> bool:
-    """Make glibc keep its memory; False where there is no glibc, or the user has set MALLOC_*.
-
-    glibc returns each large block to the system and asks for it again, which takes a third of the
-    time at batch 500. The Makefile sets the same through MALLOC_* variables, which are read only
-    when a process starts; this works later.
-    """
+    """Make glibc keep large blocks, which saves a third of the time at batch 500; False where there
+    is no glibc, or the user has set MALLOC_*."""
     if not sys.platform.startswith("linux") or any(v.startswith("MALLOC_") for v in os.environ):
         return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library
-        return False
-    return all(mallopt(number, value) for number, value in SETTINGS.items())
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # another C library has none
+    return mallopt is not None and all(mallopt(*setting) for setting in MALLOC)
 
 
 @contextmanager
-def channels_last(model: nn.Module) -> Iterator[nn.Module]:
-    """The model with its convolutions' weights channels last; afterwards they lie as before.
-
-    On a CPU such convolutions are up to twice as fast.
-    """
-    moved = [p for p in model.parameters() if type(p) is nn.Parameter and p.device.type == "cpu"
-             and p.ndim == 4 and p.dtype == torch.float32]
-    before = [p.data for p in moved]
+def channels_last(model: nn.Module) -> Iterator[None]:
+    """Lays convolutions' weights channels last, up to twice as fast on a CPU; then as before."""
+    before = [(p, p.data) for p in model.parameters() if type(p) is nn.Parameter
+              and p.device.type == "cpu" and p.ndim == 4 and p.dtype == torch.float32]
     try:
-        for p in moved:  # contiguous() would leave a single input channel as it is
-            p.data = p.data.clone(memory_format=torch.channels_last)
-        yield model
+        for p, data in before:  # contiguous() would leave a single input channel as it is
+            p.data = data.clone(memory_format=torch.channels_last)
+        yield
     finally:
-        for p, data in zip(moved, before, strict=True):
+        for p, data in before:
             p.data = data

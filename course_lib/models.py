@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.errors import CourseError, pick, whole
-from course_lib.machine import kernels
 
 
 class LeNet5(nn.Module):
@@ -27,6 +27,8 @@ class LeNet5(nn.Module):
         self.fc2 = nn.Linear(84, classes)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, 32, 32]
+        from course_lib.machine import kernels
+
         if (kernel := kernels()) and kernel.serves(self, x):
             return kernel.logits(self, x)  # the lines below, several times as fast on a CPU
         x = F.avg_pool2d(torch.tanh(self.conv1(x)), 2)  # [B, 6, 14, 14]
@@ -37,10 +39,7 @@ class LeNet5(nn.Module):
 
 
 class SmallCNN(nn.Module):
-    """The CIFAR-10 network of Sooksatra and Rivas: two convolutions, two dense layers.
-
-    The paper does not state the widths; these are ours.
-    """
+    """The CIFAR-10 network of Sooksatra and Rivas, whose widths are ours."""
 
     def __init__(self, classes: int = 10, channels: int = 3, size: int = 32) -> None:
         super().__init__()
@@ -80,18 +79,16 @@ def _conv(inside: int, outside: int, size: int = 3, stride: int = 1) -> nn.Conv2
 
 def relu_of_norm(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
     """relu(norm(x)), and x itself for the path beside it: one kernel computes both gradients."""
+    from course_lib.machine import kernels
+
     kernel = kernels()
     return kernel.relu_of_norm(norm, x) if kernel else (torch.relu(norm(x)), x)
 
 
 class _Pictures(nn.Module):
-    """What the residual networks share: images are scaled to [-1, 1] and laid channels last.
+    """What the residual networks share: images are scaled to [-1, 1] and laid channels last, which
+    is up to twice as fast on a CPU. Weights keep their usual layout, so checkpoints do, too."""
 
-    That layout is up to twice as fast on a CPU, and a GPU's half-precision convolutions need it.
-    Weights keep their usual layout, so checkpoints do not depend on it.
-    """
-
-    large = False  # ImageNet's stem, for images of 160 pixels and more?
     memory_format = torch.channels_last
 
     def scaled(self, x: Tensor) -> Tensor:
@@ -99,12 +96,10 @@ class _Pictures(nn.Module):
 
 
 class ResNet18(_Pictures):
-    """torchvision's ResNet18 (He et al., CVPR 2016), with a 3 x 3 stem for small images.
+    """torchvision's ResNet18 (He et al., CVPR 2016), with a 3 x 3 stem for small images:
+    11,173,962 parameters for ten classes."""
 
-    It has 11,173,962 parameters for ten classes.
-    """
-
-    def __init__(self, classes: int = 10, channels: int = 3) -> None:
+    def __init__(self, classes: int = 10, channels: int = 3, large: bool = False) -> None:
         super().__init__()
         from course_lib.datasets import torchvision_datasets
 
@@ -112,7 +107,7 @@ class ResNet18(_Pictures):
         from torchvision.models import resnet18
 
         self.net = resnet18(num_classes=classes)
-        if not self.large:
+        if not large:
             self.net.conv1, self.net.maxpool = _conv(channels, 64), nn.Identity()
         elif channels != 3:
             self.net.conv1 = _conv(channels, 64, 7, 2)
@@ -122,10 +117,8 @@ class ResNet18(_Pictures):
 
 
 class Block(nn.Module):
-    """x + conv(relu(bn(conv(relu(bn(x)))))).
-
-    Where the shape changes, a 1 x 1 convolution of relu(bn(x)) takes the place of x.
-    """
+    """x + conv(relu(bn(conv(relu(bn(x)))))); where the shape changes, a 1 x 1 convolution of
+    relu(bn(x)) takes the place of x."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -147,11 +140,11 @@ class PreActResNet(_Pictures):
     widths: tuple[int, ...] = (64, 128, 256, 512)  # channels of each stage
     depth: int = 2  # blocks per stage
 
-    def __init__(self, classes: int = 10, channels: int = 3) -> None:
+    def __init__(self, classes: int = 10, channels: int = 3, large: bool = False) -> None:
         super().__init__()
         # drawn for the small stem, too: the initial weights of stored models depend on it
-        large = nn.Sequential(_conv(channels, self.stem, 7, 2), nn.MaxPool2d(3, 2, 1))
-        self.first = large if self.large else _conv(channels, self.stem)
+        seven = nn.Sequential(_conv(channels, self.stem, 7, 2), nn.MaxPool2d(3, 2, 1))
+        self.first = seven if large else _conv(channels, self.stem)
         stages, inside = [], self.stem
         for i, width in enumerate(self.widths):
             for j in range(self.depth):
@@ -181,36 +174,20 @@ class PreActResNetS(PreActResNet):
     stem, widths, depth = 16, (16, 32, 64), 2
 
 
-class ResNet18ImageNet(ResNet18):
-    """torchvision's ResNet18 as it is: 11,689,512 parameters for a thousand classes."""
-
-    large = True
-
-
-class PreActResNet18ImageNet(PreActResNet18):
-    large = True
-
-
-class WideResNet28x10ImageNet(WideResNet28x10):
-    large = True
-
-
 class Accelerated(nn.Module):
-    """Another model, computed in bfloat16. It shares its parameters; its logits are float32.
-
-    bfloat16 has three significant digits. This is good enough to attack with and, on GPUs, to train
-    with. Published figures are evaluated without it.
+    """Another model, computed in bfloat16, which has three significant digits. It shares its
+    parameters; its logits are float32. Published figures are evaluated without it.
 
     >>> Accelerated(build("lenet5"))(torch.rand(2, 1, 32, 32)).dtype
     torch.float32
     """
 
-    def __init__(self, model: nn.Module, *, bf16: bool = True) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model, self.bf16 = model, bf16
+        self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+        with torch.autocast(x.device.type, torch.bfloat16):
             return self.model(x).float()
 
 
@@ -218,18 +195,18 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5, "small_cnn": SmallCNN, "table_mlp": TableMLP,
     "resnet18": ResNet18, "preact_resnet18": PreActResNet18, "preact_resnet_s": PreActResNetS,
     "wide_resnet28x10": WideResNet28x10,
-    "resnet18_imagenet": ResNet18ImageNet, "preact_resnet18_imagenet": PreActResNet18ImageNet,
-    "wide_resnet28x10_imagenet": WideResNet28x10ImageNet,
+    # with ImageNet's stem, for images of 160 pixels and more
+    "resnet18_imagenet": partial(ResNet18, large=True),
+    "preact_resnet18_imagenet": partial(PreActResNet18, large=True),
+    "wide_resnet28x10_imagenet": partial(WideResNet28x10, large=True),
 }
 # initial weights are drawn from PyTorch's one global generator: one thread at a time
 _SEEDING = threading.Lock()
 
 
 def build(name: str, *, seed: int = 0, **shape: int) -> nn.Module:
-    """A freshly initialised network, the same for the same `seed`.
-
-    `shape` is what the network takes, such as classes= and channels=. The global random state stays
-    as it was.
+    """A freshly initialised network, the same for the same `seed`. `shape` is what the network
+    takes, such as classes= and channels=. The global random state stays as it was.
 
     >>> sum(p.numel() for p in build("lenet5").parameters())
     61706
@@ -242,6 +219,5 @@ def build(name: str, *, seed: int = 0, **shape: int) -> nn.Module:
         try:
             return make(**shape)
         except TypeError:
-            takes = ", ".join(f"{word}=" for word in inspect.signature(make).parameters)
             raise CourseError(f"{name} cannot be built with {', '.join(sorted(shape))}; it takes "
-                              f"{takes}.") from None
+                              f"{', '.join(inspect.signature(make).parameters)}.") from None

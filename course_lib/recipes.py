@@ -11,6 +11,7 @@ import json
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -19,16 +20,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from course_lib import training
 from course_lib.attacks import PGD
 from course_lib.data import Dataset, Split, batches, load
 from course_lib.errors import CourseError, pick, resolve, whole
 from course_lib.evaluation import evaluate, named
 from course_lib.fairness import Report
-from course_lib.machine import device
 from course_lib.methods import Method, Step
 from course_lib.models import build
-from course_lib.training import Optim, Run, environment, fit, group
-from course_lib.zoo import entry, load_model, load_record, model_files, models_dir
+from course_lib.training import Optim, Run, fit
 
 TABLE = "course_lib.experiments:RECIPES"  # the recipes; that folder imports this file
 EXAMINATION = (("pgd20", 8 / 255), ("pgd20", 16 / 255))  # attacks on Fashion-MNIST's test set
@@ -51,7 +51,7 @@ class Copies:
 
     def join(self, clean: Split, model: nn.Module, sha256: str,
              seed: int) -> tuple[Split, dict[str, Any]]:
-        """The clean images with a copy of each that is to fool `model`, and that for the record."""
+        """The clean images and a copy of each that attacks `model`; and the record's entry."""
         generator = torch.Generator().manual_seed(seed)
         copies = [self.attack(model, x, y, generator=generator) for x, y in batches(clean, 500)]
         both = Split(torch.cat([clean.images(), *copies]), torch.cat([clean.y, clean.y]),
@@ -82,7 +82,7 @@ class Recipe:
     @property
     def needs(self) -> set[str]:
         """The recipes that must be trained before."""
-        return {name for name in (self.start, self.copies.of if self.copies else "") if name}
+        return {self.start, self.copies.of if self.copies else ""} - {""}
 
     def as_data(self) -> dict[str, Any]:
         """Plain data for records: the method's name beside its fields."""
@@ -101,6 +101,7 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
     stored models: `trained, record = run("exp1/natural", seed=0, out="runs")`.
     """
     from course_lib.checkpoints import Store
+    from course_lib.machine import device
 
     recipe, label = pick(resolve(TABLE), name, "recipe"), stored_name(name, limit, epochs)
     data = pick(TRANSFORMS, recipe.transform, "transform")(
@@ -119,27 +120,26 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
         train, about = recipe.copies.join(train, *earlier[recipe.copies.of], seed)
         place += f"-copies-{about['copies']['weights']}"
     store = Store(Path(out) / place, mirror=None if mirror is None else Path(mirror) / place)
+    validate = partial(_validate, recipe, data.val) if recipe.method.wants_report else None
     trained = fit(model.to(device()), recipe.method, train, epochs=epochs, optim=recipe.optim,
-                  seed=seed, validate=_validation(recipe, data), store=store, progress=progress)
+                  seed=seed, validate=validate, store=store, progress=progress)
     return trained, {"recipe": label, "seed": seed,
                      "made_from": made_from(recipe, data, epochs) | about,
                      "seconds": round(trained.seconds, 1),
                      **_reports(recipe, trained.model, data, progress), "history": trained.history}
 
 
-def _validation(recipe: Recipe, data: Dataset) -> Callable[[nn.Module, Step], Report] | None:
-    """The report that the method wants during training, as `fit` asks for it."""
-    def validate(model: nn.Module, at: Step) -> Report:
-        return evaluate(model, data.val.take(slice(0, recipe.validation_images)),
-                        recipe.validation, name="validation", progress=False,
-                        flips=recipe.method.wants_report == "flips")
-
-    return validate if recipe.method.wants_report else None
+def _validate(recipe: Recipe, val: Split, model: nn.Module, at: Step) -> Report:
+    """The report that the method wants during training."""
+    return evaluate(model, val.take(slice(0, recipe.validation_images)), recipe.validation,
+                    name="validation", progress=False, flips=recipe.method.wants_report == "flips")
 
 
 def _trained_before(name: str, seed: int, places: Sequence[Path | None],
                     cuts: str) -> tuple[nn.Module, str]:
     """The model of an earlier recipe, shortened alike if there is one, and its hash's start."""
+    from course_lib.zoo import entry, load_model, models_dir
+
     for label, place in product(dict.fromkeys((name + cuts, name)), places):
         try:
             files = entry(label, seed, place)
@@ -156,30 +156,27 @@ def _trained_before(name: str, seed: int, places: Sequence[Path | None],
 
 def _reports(recipe: Recipe, model: nn.Module, data: Dataset, progress: bool) -> dict[str, Any]:
     """Of the test set and all validation data; under torchrun the first process makes them."""
-
-    todo = [(data.test, name, named(name, eps))
-            for name, eps in recipe.examination] + [(data.val, "pgd20", recipe.validation)]
-    processes = group()
-    with processes.together():
+    cases = [(data.test, name, named(name, eps)) for name, eps in recipe.examination]
+    cases.append((data.val, "pgd20", recipe.validation))
+    group = training.processes
+    with group.together():
         reports = [evaluate(model, split, attack, name=name, progress=progress)
-                   for split, name, attack in todo if processes.first]
-    *tests, validation = (report.to_json() for report in processes.from_first(reports))
+                   for split, name, attack in cases if group.first]
+    *tests, validation = (report.to_json() for report in group.from_first(reports))
     return {"reports": tests, "validation": validation}
 
 
 def stored_name(name: str, limit: int | None, epochs: int | None) -> str:
     """The recipe's name, with what shortens the run: exp1/natural@limit=100."""
-    cuts = [f"@{k}={v}" for k, v in (("limit", limit), ("epochs", epochs)) if v is not None]
-    return name + "".join(cuts)
+    cuts = {"limit": limit, "epochs": epochs}
+    return name + "".join(f"@{k}={v}" for k, v in cuts.items() if v is not None)
 
 
 def digest(recipe: Recipe) -> str:
-    """Twelve digits of a hash of all settings that the training depends on.
-
-    They stay the same when a field with a default is added.
-    """
-    training = dataclasses.replace(recipe, about="", seeds=0, examination=(), weights=True)
-    data = json.dumps(_differences(training), sort_keys=True)
+    """Twelve digits of a hash of all settings that the training depends on. They stay the same when
+    a field with a default is added."""
+    settings = dataclasses.replace(recipe, about="", seeds=0, examination=(), weights=True)
+    data = json.dumps(_differences(settings), sort_keys=True)
     return hashlib.sha256(data.encode()).hexdigest()[:12]
 
 
@@ -195,30 +192,11 @@ def _differences(thing: Any) -> Any:
 
 def made_from(recipe: Recipe, data: Dataset, epochs: int) -> dict[str, Any]:
     """The circumstances of a training, for its record."""
-    versions = {"course_lib": resolve("course_lib:__version__"),
-                "python": platform.python_version(),
-                **{package: version(package) for package in ("numpy", "torchvision")},
-                **environment()}
+    from course_lib.machine import environment
+
+    versions = {"course_lib": resolve("course_lib:__version__"), "numpy": version("numpy"),
+                "torchvision": version("torchvision"), "python": platform.python_version(),
+                **environment(), **training.processes.identity()}
     return {"model": recipe.model, "classes": list(data.classes), "recipe": recipe.as_data(),
             "digest": digest(recipe), "epochs": epochs, "training_examples": len(data.train),
             "data_sha256": data.train.digest(), "versions": versions}
-
-
-def up_to_date(record: dict[str, Any]) -> bool:
-    """Was this record made from the recipe as it is now?"""
-    name, *cuts = record.get("recipe", "").split("@")
-    recipe, made = resolve(TABLE).get(name), record.get("made_from", {})
-    epochs = dict(cut.partition("=")[::2] for cut in cuts).get("epochs")
-    return (recipe is not None and made.get("digest") == digest(recipe)
-            and str(made.get("epochs")) == (epochs or str(recipe.epochs)))
-
-
-def finished(label: str, seed: int, models: Path | str) -> dict[str, Any] | None:
-    """The stored record, if it is up to date and its files (and weights, if any) are intact."""
-    try:
-        record = load_record(label, seed=seed, root=Path(models))
-        if weights := entry(label, seed, Path(models)).get("weights"):
-            model_files(Path(models)).read(weights)
-    except CourseError:
-        return None
-    return record if up_to_date(record) else None

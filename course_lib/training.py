@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +21,13 @@ from course_lib.data import AUGMENTATIONS, Dataset, Split, augment, batches
 from course_lib.errors import CourseError, pick, whole
 from course_lib.fairness import Report
 from course_lib.inference import check_fit
-from course_lib.machine import kernels
 from course_lib.methods import Method, Step
 
+if TYPE_CHECKING:
+    from course_lib.checkpoints import Store
+
+OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 FORMAT = 1  # part of a training's identity; counts up when the meaning of its state changes
 T = TypeVar("T")
 
@@ -54,19 +57,13 @@ class Optim:
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimiser of these settings, for the parameters of `model`."""
-        return OPTIMISERS[self.name](model, self)
+        more = {"momentum": self.momentum} if self.name == "sgd" else {}
+        return OPTIMISERS[self.name](model.parameters(), lr=self.lr, fused=True,
+                                     weight_decay=self.weight_decay, **more)
 
     def rate(self, epoch: int) -> float:
         """The learning rate in an epoch, which are counted from 0."""
         return self.lr * next((f for e, f in reversed(self.drops) if epoch >= e), 1.0)
-
-
-OPTIMISERS: dict[str, Callable[[nn.Module, Optim], torch.optim.Optimizer]] = {
-    "adam": lambda m, o: torch.optim.Adam(m.parameters(), o.lr, weight_decay=o.weight_decay,
-                                          fused=True),
-    "sgd": lambda m, o: torch.optim.SGD(m.parameters(), o.lr, momentum=o.momentum,
-                                        weight_decay=o.weight_decay, fused=True),
-}
 
 
 def divided(by: float, every: int, epochs: int) -> tuple[tuple[int, float], ...]:
@@ -76,17 +73,6 @@ def divided(by: float, every: int, epochs: int) -> tuple[tuple[int, float], ...]
     ((4, 0.3333333333333333), (8, 0.1111111111111111))
     """
     return tuple((e, by ** -(e // every)) for e in range(every, epochs, every))
-
-
-class Checkpoints(Protocol):
-    """What `fit` asks of a store; checkpoints.Store is one."""
-
-    def open(self, identity: dict[str, Any], environment: dict[str, Any]) -> None: ...
-    def latest(self) -> tuple[int, dict[str, Any]] | None: ...
-    def save(self, step: int, state: dict[str, Any]) -> None: ...
-    @property
-    def status(self) -> str: ...
-    def close(self) -> None: ...
 
 
 @dataclass
@@ -100,15 +86,14 @@ class Run:
 
 def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int, optim: Optim,
         seed: int, validate: Callable[[nn.Module, Step], Report] | None = None,
-        store: Checkpoints | None = None, progress: bool = True,
+        store: Store | None = None, progress: bool = True,
         save_every: float | None = None) -> Run:
     """Train `model` in place and return it with its history.
 
     With a `store`, training resumes where an earlier call was stopped. It is saved at the end of
-    each epoch, when it is stopped, and every `save_every` seconds. The default is a minute, or a
-    hundred times what the last save took, but at most ten minutes.
-    `validate(model, at)` makes the reports that some methods ask for: give it validation data,
-    never test data.
+    each epoch, when it is stopped, and every `save_every` seconds (by default every minute, or less
+    often where a save is slow). `validate(model, at)` makes the reports that some methods ask for:
+    give it validation data, never test data.
 
     >>> fit(model, METHODS["pgd_at"](), data, epochs=10, optim=Optim(), seed=0)  # doctest: +SKIP
     """
@@ -145,14 +130,13 @@ class _Training:
              "history")
 
     def __post_init__(self) -> None:
-        self.group, self.optimiser = group(), self.optim.make(self.model)
+        self.group, self.optimiser = processes, self.optim.make(self.model)
         self.device = next(self.model.parameters()).device
-        check_fit(self.model, self.train.images(slice(0, 1)).to(self.device),
-                  len(self.train.classes))
+        classes = len(self.train.classes)
+        check_fit(self.model, self.train.images(slice(0, 1)).to(self.device), classes)
         self.batches = math.ceil(len(self.train.y) / self.optim.batch)
-        self.memory = self.method.init_state(len(self.train.classes))
-        self.epoch = self.batch = 0
-        self.loss_sum, self.seconds = 0.0, 0.0
+        self.memory = self.method.init_state(classes)
+        self.epoch, self.batch, self.loss_sum, self.seconds = 0, 0, 0.0, 0.0
         self.updated = False  # has the method been updated since the last batch?
         self.stats: dict[str, Tensor] = {}  # sums since the last update
         self.reports: list[dict[str, Any]] = []
@@ -161,9 +145,8 @@ class _Training:
 
     def generator(self, purpose: str, number: int = 0) -> torch.Generator:
         """A generator that depends on nothing but (seed, epoch, what it is for)."""
-        name = f"{self.seed}/{self.epoch}/{purpose}/{number}".encode()
-        return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(name).digest()[:8],
-                                                            "little") >> 1)
+        digest = hashlib.sha256(f"{self.seed}/{self.epoch}/{purpose}/{number}".encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
     def at(self, purpose: str = "batch") -> Step:
         return Step(self.epoch, self.epochs, self.batch, self.batches,
@@ -219,8 +202,7 @@ class _Training:
             parameters["lr"] = self.optim.rate(self.epoch)
         self.optimiser.step()
         for k, v in stats.items():
-            self.stats[k] = (self.stats[k].to(v.device) + v.detach() if k in self.stats
-                             else v.detach().clone())
+            self.stats[k] = self.stats.get(k, torch.zeros_like(v)).to(v.device) + v.detach()
         self.loss_sum += loss
         self.batch, self.updated, self.consistent = self.batch + 1, False, True
 
@@ -247,12 +229,6 @@ class _Training:
         for name in self.saved:
             setattr(self, name, state[name])
 
-    def resume(self, store: Checkpoints) -> None:
-        """Go on from the newest checkpoint, if there is one."""
-        store.open(self.identity(), environment())
-        if (newest := store.latest()) is not None:
-            self.restore(newest[1])
-
     def identity(self) -> dict[str, Any]:
         """What must be equal for a checkpoint to belong to this training."""
         shapes = {name: tuple(v.shape) for name, v in self.model.state_dict().items()}
@@ -263,20 +239,8 @@ class _Training:
                 "classes": ", ".join(self.train.classes), **self.group.identity()}
 
 
-def environment() -> dict[str, Any]:
-    """What may differ from an earlier run, but can change the last digits."""
-    native = kernels()
-    kernel = native and native.library()
-    return {"torch": str(torch.__version__), "threads": torch.get_num_threads(),
-            "cpu": torch.backends.cpu.get_cpu_capability(),
-            "kernel": "PyTorch" if kernel is None else Path(kernel._name).stem,
-            **group().identity(),
-            **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})}
-
-
 class Alone:
-    """The group of a training in one process. lab/torchrun.py has one of several processes, and
-    describes each method."""
+    """The one process of a training. lab/torchrun.py has several, and describes each method."""
 
     size, first, suffix = 1, True, ""
 
@@ -290,9 +254,6 @@ class Alone:
                  stats: dict[str, Tensor], share: float) -> tuple[float, dict[str, Tensor]]:
         return loss.item(), stats
 
-    def align(self, training: _Training) -> None:
-        pass
-
     def any(self, flag: bool) -> bool:
         return flag
 
@@ -303,15 +264,4 @@ class Alone:
         return nullcontext()
 
 
-_group = Alone()
-
-
-def group() -> Alone:
-    """The processes that train together here: one, unless lab/torchrun.py has joined several."""
-    return _group
-
-
-def join(processes: Alone) -> None:
-    """From now on `fit` trains as part of these processes."""
-    global _group
-    _group = processes
+processes = Alone()  # those that train together here; lab/torchrun.py puts its group in this place

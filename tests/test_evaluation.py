@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from course_lib.attacks import PGD
 from course_lib.data import Split
 from course_lib.errors import CourseError
-from course_lib.evaluation import NAMED, evaluate, named, per_image, predictions, reaches
+from course_lib.evaluation import NAMED, evaluate, named, predictions
 from course_lib.fairness import Report
 from course_lib.inference import predict
+from course_lib.lab.examine import reaches
 from tests.helpers import THREE, Small, left_alone, seeded, split, trained_lenet
 
 
@@ -60,26 +61,13 @@ def test_counts_in_both_conventions(count_clean: bool, robust: tuple[int, ...], 
 
 def test_predictions_are_what_the_counts_are_made_of() -> None:
     """With `skip_wrong` an image that is wrong when clean is not attacked."""
-    s, ticks = Split(written(CLEAN), TRUTH, THREE), []
-    y, clean, attacked = predictions(Reader(), s, Script(UNDER), skip_wrong=False, batch=4,
-                                     tick=ticks.append)
+    s = Split(written(CLEAN), TRUTH, THREE)
+    y, clean, attacked = predictions(Reader(), s, Script(UNDER), skip_wrong=False, batch=4)
     assert torch.equal(y, TRUTH) and clean.tolist() == CLEAN and attacked.tolist() == UNDER
-    assert ticks == [4, 4, 1]
     spared = predictions(Reader(), s, Script(UNDER))[2].tolist()
     assert spared == [u if c == t else c for t, c, u in zip(TRUTH, CLEAN, UNDER, strict=True)]
     r = evaluate(Reader(), s, Script(UNDER), flips=True, progress=False)
     assert r.flips.wrong == (2, 3, 0) and r.rob.wrong == (2, 3, 0)
-
-
-def test_anything_can_be_computed_per_image() -> None:
-    """Such as the predictions at every iterate [K + 1, N], in the order of the split."""
-    model, s, attack = Small(), split(26), PGD(0.1, steps=2)
-
-    def at_each_iterate(x: Tensor, y: Tensor) -> Tensor:
-        return torch.stack([predict(model, z) for z, _ in attack.path(model, x, y, eps=0.0)])
-
-    found = per_image(model, s, at_each_iterate, batch=10)
-    assert found.shape == (3, 26) and torch.equal(found[1], predict(model, s.images()))
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -80,7 +80,7 @@ def test_lenet5_layer_by_layer() -> None:
     ({"name": "resnet"}, "lenet5"), ({"name": "lenet5", "classes": 1}, "2 or more"),
     ({"name": "lenet5", "classes": 2.5}, "whole number"),
     ({"name": "lenet5", "channels": 0}, "1 or more"), ({"name": "lenet5", "seed": -1}, "0 or more"),
-    ({"name": "lenet5", "width": 10}, "width; it takes classes=, channels="),
+    ({"name": "lenet5", "width": 10}, "width; it takes classes, channels"),
 ])
 def test_bad_input(words: dict[str, Any], say: str) -> None:
     with pytest.raises(CourseError, match=say):
@@ -198,7 +198,6 @@ def test_bfloat16_is_near() -> None:
     assert fast(x).dtype == near.dtype == torch.float32 and not torch.equal(exact, near)
     torch.testing.assert_close(fast(x), model(x), rtol=0.05, atol=0.05)
     assert (exact.sign() == near.sign()).float().mean() > 0.9
-    assert torch.equal(Accelerated(model, bf16=False)(x), model(x))
     assert [id(p) for p in fast.parameters()] == [id(p) for p in model.parameters()]
 
 

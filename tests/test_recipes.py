@@ -18,11 +18,12 @@ from course_lib.experiments import RECIPES
 from course_lib.fairness import Report
 from course_lib.inference import predict
 from course_lib.lab.publish import publish
+from course_lib.lab.sweep import finished, up_to_date
 from course_lib.methods import METHODS
 from course_lib.methods.frl import FRL
 from course_lib.methods.frl_report import FRLReport
 from course_lib.methods.natural import Natural
-from course_lib.recipes import Copies, digest, finished, run, stored_name, up_to_date
+from course_lib.recipes import Copies, digest, run, stored_name
 from course_lib.training import Optim
 from course_lib.zoo import entry, load_model
 from tests.helpers import network_of, same_weights, tiny_dataset, with_tiny_recipes

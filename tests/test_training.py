@@ -21,9 +21,10 @@ from course_lib.data import Split
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report
+from course_lib.machine import environment
 from course_lib.methods import METHODS, Method, Step
 from course_lib.methods.base import State
-from course_lib.training import OPTIMISERS, Optim, Run, divided, environment, fit
+from course_lib.training import OPTIMISERS, Optim, Run, divided, fit
 from tests.helpers import (
     THREE,
     Small,

@@ -11,6 +11,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from course_lib.checkpoints.packing import SaveError
+from course_lib.machine import environment
 
 
 class Saver:
@@ -29,8 +30,11 @@ class Saver:
         self.requires_grad = [(p, p.requires_grad) for p in t.model.parameters()]
         with t.group.together():
             if self.store is not None:
-                t.resume(self.store)
-        t.group.align(t)
+                self.store.open(t.identity(), environment() | t.group.identity())
+                if (newest := self.store.latest()) is not None:
+                    t.restore(newest[1])
+        if t.group.size > 1:
+            t.group.align(t)
         self.saved = t.position() if self.store and t.position() else -1
         self.saved_at = time.monotonic()
         self.began = self.saved_at - t.seconds

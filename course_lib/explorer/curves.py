@@ -75,7 +75,7 @@ class Curve:
 def compute_curve(model: nn.Module, split: Split, attack: str = ATTACK,
                   budgets: Sequence[int] = BUDGETS, *, per_class: int | None = None,
                   batch: int = 500, seed: int = 0,
-                  tick: Callable[[int], object] | None = None) -> Curve:
+                  tick: Callable[[int], object] = lambda images: None) -> Curve:
     """Attack every image, or the first `per_class` of each class, at each budget, as `evaluate`.
 
     The same seed and batch give the errors of a stored report. `tick` is called with the number of

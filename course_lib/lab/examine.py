@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from course_lib.attacks import PGD
 from course_lib.data import Split, load
 from course_lib.errors import CourseError, matching, pick, whole
-from course_lib.evaluation import evaluate, named, tally, verdicts
+from course_lib.evaluation import counted, evaluate, named, predictions
 from course_lib.experiments import RECIPES
 from course_lib.fairness import Report
 from course_lib.lab.jobs import piece, run_all
@@ -25,6 +26,7 @@ from course_lib.machine import device
 from course_lib.recipes import TRANSFORMS
 from course_lib.zoo import budget, by_images, load_model, load_record, manifest
 
+FORMAT = 2  # of the tensors that tasks store; counts up when their meaning changes
 BATCH = 500  # images, unless the attack has a batch size of its own
 Row = dict[str, Any]
 
@@ -90,9 +92,9 @@ class Case:
         return torch.arange(len(self.split)).split(getattr(self.examiner, "batch", BATCH))
 
     def judge(self, number: int) -> Tensor:
-        """The verdicts on one batch."""
+        """The predictions on one batch."""
         images = self.split.take(self.batches[number])
-        return verdicts(self.model, images, self.examiner, batch=BATCH, seed=number, progress=False)
+        return predictions(self.model, images, self.examiner, batch=BATCH, seed=number)
 
     def stored(self) -> Row | None:
         """Its report as it is stored, or None."""
@@ -103,16 +105,17 @@ class Case:
         return None if report is None else report.to_json()
 
     def publish(self, results: Tensor) -> None:
-        """Put the report, which the verdicts on all images give, into the record."""
-        report = tally(results, self.split.classes, self.attack, self.examiner.eps)
+        """Put the report, counted from the predictions on all images, into the record."""
+        report = counted(results, self.split.classes, self.attack, self.examiner.eps)
         add_reports(self.name, self.seed, [report], self.weights, self.models)
 
 
 def examine_all(cases: Sequence[Case], out: Path | str, **running: Any) -> None:
-    """Judge every batch that has no verdicts yet; publish each case after its last batch."""
+    """Judge every batch that is not judged yet; publish each case after its last batch."""
     groups = {}
     for case in (c for c in cases if c.stored() is None):
-        made_from = [case.weights, repr(case.examiner), case.split.digest(), len(case.batches[0])]
+        made_from = [case.weights, repr(case.examiner), case.split.digest(), len(case.batches[0]),
+                     FORMAT]
         groups[case] = [piece(f"{case.label}, batch {i}", made_from,
                               functools.partial(case.judge, i), Path(out).absolute())
                         for i in range(len(case.batches))]
@@ -137,6 +140,18 @@ def _images(dataset: str, transform: str, per_class: int | None, root: Path | No
 def stored_model(name: str, seed: int, weights: str, models: Path) -> nn.Module:
     """The model with these weights (sha256), on the device where attacks run."""
     return load_model(name, seed=seed, root=models).to(device())
+
+
+def reaches(attack: Any) -> str:
+    """A remark on a PGD whose steps are too few or too short for its budget; else nothing.
+
+    >>> reaches(named("pgd20", 8 / 255)), reaches(named("pgd20", 0.5))
+    ('', ' (weak: its 20 steps of 0.00784 reach 0.157 at most)')
+    """
+    if not isinstance(attack, PGD) or not 0 < attack.steps * attack.step_size < attack.eps:
+        return ""
+    return (f" (weak: its {attack.steps} steps of {attack.step_size:.3g} reach "
+            f"{attack.steps * attack.step_size:.3g} at most)")
 
 
 def evaluate_stored(recipe: str, seed: int, attack: str, eps: float | None, per_class: int | None,

@@ -15,8 +15,8 @@ from course_lib.experiments import RECIPES
 from course_lib.lab.jobs import Task, run_all
 from course_lib.lab.publish import publish
 from course_lib.lab.torchrun import joined
-from course_lib.recipes import finished, run, stored_name
-from course_lib.zoo import model_files
+from course_lib.recipes import digest, run, stored_name
+from course_lib.zoo import entry, load_record, model_files
 
 Record = dict[str, Any]
 
@@ -78,6 +78,26 @@ def train(recipe: str, seed: int, out: Path, **words: Any) -> Record | None:
             if group.first:
                 publish(label, seed, trained.model, record, out)
     return record if group.first else None
+
+
+def finished(label: str, seed: int, models: Path) -> Record | None:
+    """The stored record, if it is up to date and its files (and weights, if any) are intact."""
+    try:
+        record = load_record(label, seed=seed, root=models)
+        if weights := entry(label, seed, models).get("weights"):
+            model_files(models).read(weights)
+    except CourseError:
+        return None
+    return record if up_to_date(record) else None
+
+
+def up_to_date(record: Record) -> bool:
+    """Was this record made from the recipe as it is now?"""
+    name, *cuts = record.get("recipe", "").split("@")
+    recipe, made = RECIPES.get(name), record.get("made_from", {})
+    epochs = dict(cut.partition("=")[::2] for cut in cuts).get("epochs")
+    return (recipe is not None and made.get("digest") == digest(recipe)
+            and str(made.get("epochs")) == (epochs or str(recipe.epochs)))
 
 
 def list_recipes() -> list[Record]:

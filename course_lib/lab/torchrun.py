@@ -1,8 +1,8 @@
 """One training in several processes, which torchrun starts and `joined` makes a group.
 
-They talk by gloo between CPUs and nccl between GPUs. Each takes its share of every batch, with
-noise of its own. After each batch all hold the same: the mean gradient and running averages, and
-the sums of statistics. So the first one's checkpoint is everybody's.
+Each process takes its share of every batch, with noise of its own. After each batch all hold the
+same: the mean gradient and running averages, and the sums of statistics. So the first one's
+checkpoint serves all.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from torch import Tensor, nn
 
 from course_lib import training
 from course_lib.errors import CourseError
-from course_lib.training import Alone
 
 T = TypeVar("T")
 PATIENCE = timedelta(days=1)  # the others wait while the first validates; a dead one shows at once
 
 
-class Group(Alone):
+class Group(training.Alone):
     """Process `rank` of `size`. Every process must make the same calls in the same order."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -40,31 +39,28 @@ class Group(Alone):
         return {"processes of torchrun": self.size}
 
     def share(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, float]:
-        """This process's part of a batch, and its share of it. One without any image gets the
-        first, which does not count.
+        """This process's part of a batch, and its share; an empty part is an image that counts 0.
 
         >>> Group(1, 2).share(torch.arange(5.0), torch.arange(5))
         (tensor([3., 4.]), tensor([3, 4]), 0.4)
         """
-        mine = y.tensor_split(self.size)[self.rank]
-        if not len(mine):
-            return x[:1], y[:1], 0.0
-        return x.tensor_split(self.size)[self.rank], mine, len(mine) / len(y)
+        mine = torch.arange(len(y)).tensor_split(self.size)[self.rank]
+        part = mine if len(mine) else slice(0, 1)
+        return x[part], y[part], len(mine) / len(y)
 
     def exchange(self, model: nn.Module, before: list[Tensor], loss: Tensor,
                  stats: dict[str, Tensor], share: float) -> tuple[float, dict[str, Tensor]]:
-        """Loss, gradients and changes of running averages become their means, weighted by the
-        shares; statistics become sums."""
-        means = [loss.clone(), *(p.grad for p in model.parameters() if p.grad is not None)]
-        averages = [(now, then) for now, then in zip(model.buffers(), before, strict=True)
-                    if now.is_floating_point()]
-        means += (changes := [now - then for now, then in averages])
+        """Means of loss, gradients and changes of running averages; sums of statistics."""
+        averages = [(now, then, now - then) for now, then in
+                    zip(model.buffers(), before, strict=True) if now.is_floating_point()]
+        means = [loss.clone(), *(p.grad for p in model.parameters() if p.grad is not None),
+                 *(change for _, _, change in averages)]
         with torch.no_grad():
             flat = torch.cat([t.flatten() for t in means]) * share
             _ask(dist.all_reduce, flat)
             for t, part in zip(means, flat.split([t.numel() for t in means]), strict=True):
                 t.copy_(part.view(t.shape))
-        for (now, then), change in zip(averages, changes, strict=True):
+        for now, then, change in averages:
             now.data.copy_(then + change)
         sums = {k: (v if share else torch.zeros_like(v)).detach().clone()
                 for k, v in sorted(stats.items())}
@@ -103,15 +99,13 @@ class Group(Alone):
             raise
         for rank, reason in enumerate(self._reasons("")):
             if reason:
-                raise CourseError(
-                    f"Process {rank} of {self.size} (counted from 0) failed: {reason}")
+                raise CourseError(f"Process {rank} of {self.size} (from 0) failed: {reason}")
 
     def _reasons(self, reason: str) -> list[str]:
-        """Why each process failed; nothing in the usual case, after a short exchange."""
-        if not self.any(bool(reason)):
-            return []
+        """Why each process failed; usually none did, as a short exchange shows."""
         reasons = [""] * self.size
-        _ask(dist.all_gather_object, reasons, reason)
+        if self.any(bool(reason)):
+            _ask(dist.all_gather_object, reasons, reason)
         return reasons
 
 
@@ -119,11 +113,9 @@ def _ask(exchange: Callable[..., Any], *words: Any, **named: Any) -> None:
     try:
         exchange(*words, **named)
     except RuntimeError as e:
-        raise CourseError(
-            "The other processes of this training cannot be reached "
-            f"({str(e).splitlines()[0][:200]}). One of them has ended; its own output says why. "
-            "Under --max-restarts torchrun starts all of them anew; otherwise give the same "
-            "command again.") from None
+        raise CourseError("Another process of this training has ended; its own output says why "
+                          f"({str(e).splitlines()[0][:200]}). Give the same command again, unless "
+                          "torchrun restarts them all (--max-restarts).") from None
 
 
 def met(store: dist.Store, rank: int, size: int) -> str:
@@ -138,32 +130,31 @@ def met(store: dist.Store, rank: int, size: int) -> str:
         name = store.get(f"answer/{me}").decode()  # which waits for it
         store.set(f"has/{name}/{rank}", "")
         return name
-    others = list(range(1, size))
-    while others:
+    while others := [r for r in range(1, size) if not store.check([f"has/{me}/{r}"])]:
         for r in others:
             if store.check([f"asks/{r}"]):
                 store.set(f"answer/{store.get(f'asks/{r}').decode()}", me)
-        others = [r for r in others if not store.check([f"has/{me}/{r}"])]
-        time.sleep(0.02 if others else 0)
+        time.sleep(0.02)
     return me
 
 
 @contextmanager
-def joined() -> Iterator[Alone]:
+def joined() -> Iterator[training.Alone]:
     """Within the block, `fit` trains as part of the processes that torchrun started; "cuda" is then
     this process's own GPU. Without torchrun nothing changes."""
     if not dist.is_available() or dist.is_initialized() or not dist.is_torchelastic_launched():
-        yield training.group()
+        yield training.processes
         return
+    backend = "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    rank, size = (int(os.environ[word]) for word in ("RANK", "WORLD_SIZE"))
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), size, False,
-                          PATIENCE)
+        backend = "cpu:gloo,cuda:nccl"
+    rank, size, port = (int(os.environ[word]) for word in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], port, size, False, PATIENCE)
     here = dist.PrefixStore(met(store, rank, size), store)
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     _ask(dist.init_process_group, backend, store=here, rank=rank, world_size=size, timeout=PATIENCE)
-    training.join(Group(rank, size) if size > 1 else Alone())
-    yield training.group()
-    training.join(Alone())
+    if size > 1:
+        training.processes = Group(rank, size)
+    yield training.processes
+    training.processes = training.Alone()
     dist.destroy_process_group()  # not after an error: it would wait for those that are gone

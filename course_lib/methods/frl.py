@@ -37,8 +37,8 @@ class FRL(Method):
     Where we differ, and why:
     - Robust means correct both clean and attacked, so the boundary error is never negative.
     - `windup=False` clips lambda2 with its margin. The authors' drifts on and is slow to return.
-    - The authors halve rate0 and rate1 at epoch 40 (in 2021 also at 80 and 120). Ours are constant
-      to keep the rule simple, also in gpu/ recipes (40 epochs) and in authors_2021.
+    - The authors halve rate0 and rate1 at epoch 40 (in 2021 also at 80 and 120). Ours are constant,
+      also in authors_2021, to keep the rule simple.
     - The authors forward x, x', x in train mode, we x, x'. The gradients are equal; the running
       averages of batch norm differ a little.
     """
@@ -70,9 +70,8 @@ class FRL(Method):
         pick(dict.fromkeys(("largest", "own", "fixed")), self.step, "step")
         if (not 0 <= self.lim <= 1 or not 0 < self.clip[0] <= self.clip[1]
                 or min(*self.rates, self.beta) < 0):
-            raise CourseError(f"lim is {self.lim}, clip {self.clip}, rates {self.rates}, beta "
-                              f"{self.beta}. Give a lim from 0 to 1, two positive numbers in order "
-                              "for clip, and rates and beta that are not negative.")
+            raise CourseError(f"lim is {self.lim} (0 to 1), clip {self.clip} (two positive numbers "
+                              f"in order), rates {self.rates}, beta {self.beta} (all from 0).")
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> FRL:

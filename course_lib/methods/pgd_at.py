@@ -32,8 +32,7 @@ class PGDAT(Method):
 
     def __post_init__(self) -> None:
         if not 0 <= self.mix <= 1:
-            raise CourseError(f"mix is {self.mix}; it is the clean share of a batch, from 0 (all "
-                              "attacked) to 1 (none).")
+            raise CourseError(f"mix is {self.mix}; it is the clean share of a batch, from 0 to 1.")
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
         order = torch.randperm(len(x), generator=at.generator)

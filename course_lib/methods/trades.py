@@ -24,8 +24,7 @@ class TRADES(Method):
     Where we differ, and why:
     - The budget is 8/255 with steps of 2/255, as everywhere in the course; the authors' code has
       0.031 and 0.007.
-    - The Gaussian start is projected at once, so that no iterate ever lies outside ball or box; the
-      authors project after the first step.
+    - The Gaussian start is projected at once; the authors project after the first step.
     - The authors forward x, x', x in train mode, we x, x'. The gradients are equal; the running
       averages of batch norm differ a little.
     """

@@ -14,9 +14,10 @@ from course_lib.experiments import RECIPES
 from course_lib.experiments.exp4 import CHOSEN
 from course_lib.fairness import Report, Spread
 from course_lib.inference import predict
+from course_lib.lab.sweep import up_to_date
 from course_lib.methods import METHODS
 from course_lib.models import MODELS
-from course_lib.recipes import TRANSFORMS, up_to_date
+from course_lib.recipes import TRANSFORMS
 from course_lib.training import Optim
 from course_lib.zoo import list_models, load_model, load_record, load_reports, manifest, models_dir
 

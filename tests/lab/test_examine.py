@@ -63,7 +63,7 @@ def pieces(out: Path) -> list[Path]:
 
 def attacked(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> list[int]:
     """Which batches are attacked."""
-    return counted(monkeypatch, examination, "verdicts", lambda *_, seed, **__: seed, stop)
+    return counted(monkeypatch, examination, "predictions", lambda *_, seed, **__: seed, stop)
 
 
 def test_the_report_joins_the_record_and_the_weights_stay(models: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_model_trained_anew_meanwhile(models: Path, monkeypatch: pytest.Monkey
         model.fc2.bias.data += 1  # type: ignore[union-attr,operator]
         publish(NAME, 0, model, record, models)
 
-    counted(monkeypatch, examination, "verdicts", meanwhile)
+    counted(monkeypatch, examination, "predictions", meanwhile)
     with pytest.raises(CourseError, match="stored anew while it was examined"):
         call(models)
     assert load_record(NAME, root=models) == record

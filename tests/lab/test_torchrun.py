@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import json
 import multiprocessing
 import os
 import re
@@ -33,7 +34,7 @@ from course_lib.lab.torchrun import Group
 from course_lib.methods import METHODS, Step
 from course_lib.methods.base import State
 from course_lib.models import build
-from course_lib.training import Optim, Run, environment, fit
+from course_lib.training import Optim, Run, fit
 from tests.helpers import Linear, Small, split, with_tiny_recipes
 from tests.test_training import (
     BATCHES,
@@ -79,7 +80,7 @@ def work(rank: int, meeting: str, pipe: Any) -> None:
     os.environ.update(LOCAL)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-    training.join(Group(rank, 2))
+    training.processes = Group(rank, 2)
     while True:
         job, words = pipe.recv()
         try:
@@ -322,7 +323,7 @@ def test_what_fails_in_one_fails_in_both_and_nothing_is_lost(pair: Pair, who: in
     found = pair(failing, who, where)
     own, other = found[who], found[1 - who]
     assert own[0] == "ArithmeticError: stopped here on purpose"
-    assert (other[0] == f"CourseError: Process {who} of 2 (counted from 0) failed: "
+    assert (other[0] == f"CourseError: Process {who} of 2 (from 0) failed: "
             "ArithmeticError: stopped here on purpose")
     assert found[0][1] == saves and found[1][1] == [] and own[2] and other[2]
 
@@ -330,7 +331,7 @@ def test_what_fails_in_one_fails_in_both_and_nothing_is_lost(pair: Pair, who: in
 def kept(rank: int, folder: str) -> dict[str, Any]:
     store = Store(folder)
     train(store=store, epochs=1)
-    return environment()
+    return dict(json.loads((Path(folder) / "store.json").read_text())["environment"])
 
 
 def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
@@ -341,7 +342,7 @@ def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
     assert "processes of torchrun" not in kept(0, str(tmp_path / "one"))
     first, second = pair(kept, str(tmp_path / "one"))
     assert "processes of torchrun is 2, was not given" in str(first) and str(
-        second) == f"Process 0 of 2 (counted from 0) failed: {first}"
+        second) == f"Process 0 of 2 (from 0) failed: {first}"
 
 
 # --------------------------------------------------------------------------------- the group itself
@@ -351,7 +352,7 @@ def test_one_process_is_a_group_that_does_nothing() -> None:
     x, y, loss = torch.rand(5, 2), torch.arange(5), torch.tensor(0.25)
     stats = {"seen": y}
     with parallel.joined() as group:
-        assert group is training.group() and type(group) is training.Alone
+        assert group is training.processes and type(group) is training.Alone
         assert group.share(x, y) == (x, y, 1.0) and group.from_first(stats) is stats
         assert group.exchange(Small(), [], loss, stats, 0.5) == (0.25, stats)
         assert group.any(True) and not group.any(False) and group.identity() == {}

@@ -25,6 +25,7 @@ from course_lib import attacks, native
 from course_lib.attacks import PGD, Walk
 from course_lib.data import load
 from course_lib.errors import CourseError
+from course_lib.inference import predict
 from course_lib.models import LeNet5, build
 from course_lib.native import build as builder
 from course_lib.zoo import load_model
@@ -122,7 +123,7 @@ def test_any_walk_keeps_the_rules(n: int, eps: float, steps: int, factor: float,
                                   noise: float, seed: int) -> None:
     n, steps = (n, steps) if n * steps < 3000 else (n, 3000 // n)
     model, (x, y) = scaled(factor, channels, classes), images(n, channels, classes, seed)
-    y[::2] = attacks.predict(model, x)[::2]
+    y[::2] = predict(model, x)[::2]
     attack = PGD(eps, eps / 4, steps, objective, noise=noise)
     walk = attack.walk(model, x, y, extra=extra, stop=stop)
     for word in IMAGES:
@@ -131,9 +132,9 @@ def test_any_walk_keeps_the_rules(n: int, eps: float, steps: int, factor: float,
     hit, was_right = walk.t_wrong < steps, (walk.t_wrong > 0) & (steps > 0)
     assert (walk.n_right <= steps).all() and (walk.n_right >= walk.t_wrong).all()
     assert (walk.n_right[~hit] == steps).all()
-    assert torch.equal(attacks.predict(model, walk.last_right)[was_right], y[was_right])
+    assert torch.equal(predict(model, walk.last_right)[was_right], y[was_right])
     if extra == 0:
-        assert (attacks.predict(model, walk.first_wrong) != y)[hit].all()
+        assert (predict(model, walk.first_wrong) != y)[hit].all()
     if not hit.all():
         assert torch.equal(walk.first_wrong[~hit], walk.last[~hit])
 
