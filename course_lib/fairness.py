@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -157,17 +157,6 @@ class Spread:
     def __str__(self) -> str:
         """In percent: mean ± sample standard deviation."""
         return f"{100 * self.mean:.2f}" + ("" if self.n == 1 else f" ± {100 * self.sd:.2f}")
-
-
-def paired(after: Mapping[Any, float], before: Mapping[Any, float]) -> Spread:
-    """The difference after - before, per seed, over the seeds that both mappings have.
-
-    A seed gives both trainings the same first weights and order of images; that effect cancels.
-
-    >>> paired({0: 0.5, 1: 0.25, 2: 0.9}, {0: 0.25, 1: 0.0}).mean
-    0.25
-    """
-    return Spread.of(value - before[seed] for seed, value in after.items() if seed in before)
 
 
 def class_spreads(errors: Sequence[Errors]) -> list[Spread]:

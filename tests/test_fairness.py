@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, ttest_1samp
 
 from course_lib.errors import CourseError
-from course_lib.fairness import Errors, Report, Spread, class_spreads, paired, t95, wilson
+from course_lib.fairness import Errors, Report, Spread, class_spreads, t95, wilson
 from tests.helpers import THREE, report
 
 
@@ -56,13 +56,6 @@ def test_spread_by_hand_and_by_scipy() -> None:
     assert all(map(math.isnan, (s.sd, s.low, s.high)))
     with pytest.raises(CourseError, match="one value per seed"):
         Spread.of([])
-
-
-def test_a_paired_difference_counts_only_the_seeds_of_both() -> None:
-    after, before = {0: 0.5, 1: 0.7, 2: 0.9, 8: 9.0}, {2: 0.5, 1: 0.4, 0: 0.3, 9: -9.0}
-    assert paired(after, before) == Spread.of([0.5 - 0.3, 0.7 - 0.4, 0.9 - 0.5])
-    with pytest.raises(CourseError, match="no value"):
-        paired(after, {9: 0.1})
 
 
 def test_report_by_hand() -> None:
