@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib.errors import CourseError, pick, whole
+from course_lib.errors import CourseError, integer, pick
 from course_lib.inference import check_images, frozen, logits_of
 from course_lib.models import Accelerated
 
@@ -93,7 +93,7 @@ class PGD:
                               "number, such as 1 / its range.")
         pick(OBJECTIVES, self.objective, "objective")
         pick(dict.fromkeys(STARTS), self.start, "start")
-        whole(self.steps, "steps", 0)
+        integer(self.steps, "steps", 0)
         one, scale = torch.ones(1, dtype=torch.float64), torch.ones(1) if self.scale else None
         for name, units in (("eps", scale), ("step_size", scale), ("noise", None)):
             _budget(getattr(self, name), one, name, units)
@@ -134,7 +134,7 @@ class PGD:
         """The landmarks of `path` in one pass; with `stop` an example rests at `first_wrong`."""
         from course_lib.machine import channels_last, kernels
 
-        whole(extra, "extra", 0)
+        integer(extra, "extra", 0)
         model = Accelerated(model) if self.bf16 else model
         setup = WalkSetup.of(self, model, x, y, eps, step_size, generator)
         if (kernel := kernels()) and (fields := kernel.walk(setup, model, extra, stop)):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.attacks import PGD, project
-from course_lib.errors import CourseError, pick, whole
+from course_lib.errors import CourseError, integer, pick
 from course_lib.inference import check_images, frozen, logits_of
 
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
@@ -45,7 +45,7 @@ class AutoAttack:
 
     def __post_init__(self) -> None:
         PGD(eps=self.eps)  # checks the budget
-        whole(self.batch, "batch", 1)
+        integer(self.batch, "batch", 1)
         for name in self.attacks:
             pick(CLASSES, name, "attack of AutoAttack's")
         if not self.attacks:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from course_lib.errors import CourseError, pick, resolve, whole
+from course_lib.errors import CourseError, integer, pick, resolve
 
 EMBEDDED = Path(__file__).parent / "datasets" / "embedded"
 TRAIN_SHARE = 0.8
@@ -50,8 +50,8 @@ def load(name: str, *, root: str | os.PathLike[str] | None = None, limit: int | 
     """
     loader = resolve(pick(LOADERS, name, "data set"))
     if limit is not None:
-        whole(limit, "limit", 1)
-    data: Dataset = loader(root, limit, whole(seed, "seed", 0))
+        integer(limit, "limit", 1)
+    data: Dataset = loader(root, limit, integer(seed, "seed", 0))
     return data
 
 
@@ -162,7 +162,7 @@ class Split:
 
     def per_class(self, n: int) -> Split:
         """The first n examples of each class."""
-        places = [torch.nonzero(self.y == c).flatten()[: whole(n, "n", 1)]
+        places = [torch.nonzero(self.y == c).flatten()[: integer(n, "n", 1)]
                   for c in range(len(self.classes))]
         return self.take(torch.cat(places).sort().values)
 
@@ -183,7 +183,7 @@ def batches(split: Split, size: int,
     """
     n = len(split.y)
     order = torch.arange(n) if generator is None else torch.randperm(n, generator=generator)
-    for places in order.split(whole(size, "batch size", 1)):
+    for places in order.split(integer(size, "batch size", 1)):
         if split.hidden is not None:
             places = places[places != split.hidden]
         if len(places):
@@ -197,7 +197,7 @@ def stratified(y: Tensor, seed: int) -> Tensor:
     >>> y[stratified(y, seed=0)[:3]].tolist()
     [0, 1, 0]
     """
-    g = torch.Generator().manual_seed(whole(seed, "seed", 0))
+    g = torch.Generator().manual_seed(integer(seed, "seed", 0))
     shuffled = torch.randperm(len(y), generator=g)
     share = torch.empty(len(y), dtype=torch.float64)
     for c in y.unique():

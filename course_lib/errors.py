@@ -44,7 +44,7 @@ def matching(names: Collection[str], patterns: Sequence[str]) -> list[str]:
     return [n for n in names if any(n in some for some in fits.values())]
 
 
-def whole(value: object, what: str, least: int) -> int:
+def integer(value: object, what: str, least: int) -> int:
     """`value`, if it is a whole number of at least `least`; otherwise an error about `what`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise CourseError(f"{what} is {value!r}; it must be a whole number, {least} or more.")

@@ -37,8 +37,8 @@ def named(attack: str, eps: float | None = None) -> Any:
     >>> named("autoattack", 4 / 255).eps == 4 / 255
     True
     """
-    found = resolve(pick(NAMED, attack, "attack"))
-    return found if eps is None else found.at(eps)
+    chosen = resolve(pick(NAMED, attack, "attack"))
+    return chosen if eps is None else chosen.at(eps)
 
 
 def evaluate(model: nn.Module, split: Split, attack: Attack | None = None, *, name: str = "",

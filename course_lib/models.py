@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib.errors import CourseError, pick, whole
+from course_lib.errors import CourseError, integer, pick
 
 
 class LeNet5(nn.Module):
@@ -213,9 +213,9 @@ def build(name: str, *, seed: int = 0, **shape: int) -> nn.Module:
     """
     make = pick(MODELS, name, "model")
     for word, value in shape.items():
-        whole(value, f"{word} of {name}", 2 if word == "classes" else 1)
+        integer(value, f"{word} of {name}", 2 if word == "classes" else 1)
     with _SEEDING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(whole(seed, "seed", 0))
+        torch.manual_seed(integer(seed, "seed", 0))
         try:
             return make(**shape)
         except TypeError:

@@ -23,7 +23,7 @@ from torch import nn
 from course_lib import training
 from course_lib.attacks import PGD
 from course_lib.data import Dataset, Split, batches, load
-from course_lib.errors import CourseError, pick, resolve, whole
+from course_lib.errors import CourseError, integer, pick, resolve
 from course_lib.evaluation import evaluate, named
 from course_lib.fairness import Report
 from course_lib.methods import Method, Step
@@ -106,7 +106,7 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
     recipe, label = pick(resolve(TABLE), name, "recipe"), stored_name(name, limit, epochs)
     data = pick(TRANSFORMS, recipe.transform, "transform")(
         load(recipe.dataset, root=root, limit=limit))
-    epochs = recipe.epochs if epochs is None else whole(epochs, "epochs", 0)
+    epochs = recipe.epochs if epochs is None else integer(epochs, "epochs", 0)
     earlier = {need: _trained_before(need, seed, (Path(out), models), label.removeprefix(name))
                for need in recipe.needs}
     # an edited recipe or earlier model begins beside the old checkpoints

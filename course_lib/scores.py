@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.attacks import PGD
-from course_lib.errors import CourseError, whole
+from course_lib.errors import CourseError, integer
 from course_lib.fairness import Report
 from course_lib.inference import check_images, predict
 
@@ -125,7 +125,7 @@ class _Search:
         brackets to the reached distance, or with `exact` to the budget."""
         if not len(on):
             return
-        k, x, y = whole(self.attack.steps, "steps", 1), self.x[on], self.y[on]
+        k, x, y = integer(self.attack.steps, "steps", 1), self.x[on], self.y[on]
         z = self.attack.walk(self.model, x, y, eps=eps, step_size=2.5 * eps / k,
                              generator=self.generator, stop=True).first_wrong
         self.steps += k * len(on)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.data import AUGMENTATIONS, Dataset, Split, augment, batches
-from course_lib.errors import CourseError, pick, whole
+from course_lib.errors import CourseError, integer, pick
 from course_lib.fairness import Report
 from course_lib.inference import check_fit
 from course_lib.methods import Method, Step
@@ -48,7 +48,7 @@ class Optim:
     def __post_init__(self) -> None:
         pick(OPTIMISERS, self.name, "optimiser")
         pick(AUGMENTATIONS, self.augment, "augmentation")
-        whole(self.batch, "batch size", 1)
+        integer(self.batch, "batch size", 1)
         if not 0 < self.lr < math.inf:
             raise CourseError(f"The learning rate is {self.lr}; it must be positive, such as 1e-3.")
         for word in ("momentum", "weight_decay"):
@@ -102,8 +102,8 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
     train = data.train if isinstance(data, Dataset) else data
     if not len(train):
         raise CourseError("The training split is empty; training needs one image at least.")
-    whole(epochs, "epochs", 0)
-    t = _Training(model, method, train, epochs, optim, whole(seed, "seed", 0), validate)
+    integer(epochs, "epochs", 0)
+    t = _Training(model, method, train, epochs, optim, integer(seed, "seed", 0), validate)
     with Saver(t, store, save_every, progress) as saver:
         while t.epoch < epochs:
             for x, y, share in t.rest_of_epoch():

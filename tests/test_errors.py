@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from course_lib.errors import CourseError, matching, pick, resolve, whole
+from course_lib.errors import CourseError, integer, matching, pick, resolve
 
 TABLE = {"lenet5": 1, "resnet18": 2}
 
@@ -31,10 +31,10 @@ def test_patterns_fit_names_and_groups_in_the_order_of_the_names() -> None:
 @pytest.mark.parametrize("value", [1, 7, 10**12, 0, -1, 1.0, "1", None, True, float("nan")])
 def test_whole_numbers_pass_and_others_do_not(value: object) -> None:
     if type(value) is int and value > 0:
-        assert whole(value, "n", 1) == value
+        assert integer(value, "n", 1) == value
         return
     with pytest.raises(CourseError) as caught:
-        whole(value, "epochs", 1)
+        integer(value, "epochs", 1)
     assert f"epochs is {value!r}" in str(caught.value) and "1 or more" in str(caught.value)
 
 

@@ -30,7 +30,7 @@ from filelock import FileLock, Timeout
 from course_lib.checkpoints.disk import RECORD, Damaged, Folder
 from course_lib.checkpoints.mirror import Mirror
 from course_lib.checkpoints.packing import FORMAT, SaveError, pack, unpack
-from course_lib.errors import CourseError, whole
+from course_lib.errors import CourseError, integer
 from course_lib.files import NO_LOCKS
 
 HOLDER = "last-writer.txt"  # names the process that has the lock
@@ -53,7 +53,7 @@ class Store:
         self.mirror = None if mirror is None else Mirror(Path(mirror))
         self.folders = [self.folder, self.mirror] if self.mirror else [self.folder]
         for folder in self.folders:
-            folder.keep = whole(keep, "keep", 3)
+            folder.keep = integer(keep, "keep", 3)
         self._lock: FileLock | None = None
         self._identity: dict[str, Any] | None = None
         self._saved: int | None = None

@@ -35,9 +35,9 @@ def full(folder: Path | None, part: str) -> Split:
     path = (folder or cache_dir()) / "cifar10.npz"
     if path.is_file():
         return from_npz(path, part)
-    found = sources.opened("CIFAR10", folder, "the folder cifar-10-batches-py",
-                           " At most 2,000 images are embedded: limit=2000.", train=part == "train")
-    return sources.as_split(found.data.transpose(0, 3, 1, 2), found.targets, CIFAR10)
+    raw = sources.opened("CIFAR10", folder, "the folder cifar-10-batches-py",
+                         " At most 2,000 images are embedded: limit=2000.", train=part == "train")
+    return sources.as_split(raw.data.transpose(0, 3, 1, 2), raw.targets, CIFAR10)
 
 
 def from_npz(path: Path, part: str) -> Split:

@@ -21,9 +21,9 @@ IMAGENETTE_IMAGES = {"train": 9469, "val": 3925}  # as published
 
 def load_cifar100(root: sources.Root, limit: int | None, seed: int) -> Dataset:
     def read(folder: Path | None, part: str) -> Split:
-        found = sources.opened("CIFAR100", folder, "the folder cifar-100-python",
-                               train=part == "train")
-        return sources.as_split(found.data.transpose(0, 3, 1, 2), found.targets, found.classes)
+        raw = sources.opened("CIFAR100", folder, "the folder cifar-100-python",
+                             train=part == "train")
+        return sources.as_split(raw.data.transpose(0, 3, 1, 2), raw.targets, raw.classes)
 
     return sources.dataset("cifar100", root, limit, seed, read)
 
@@ -31,8 +31,8 @@ def load_cifar100(root: sources.Root, limit: int | None, seed: int) -> Dataset:
 def load_svhn(root: sources.Root, limit: int | None, seed: int) -> Dataset:
     """SVHN's cropped digits, without the set "extra", as in the papers."""
     def read(folder: Path | None, part: str) -> Split:
-        found = sources.opened("SVHN", folder, f"{part}_32x32.mat", split=part)
-        return sources.as_split(found.data, found.labels, "0123456789")
+        raw = sources.opened("SVHN", folder, f"{part}_32x32.mat", split=part)
+        return sources.as_split(raw.data, raw.labels, "0123456789")
 
     return sources.dataset("svhn", root, limit, seed, read)
 
@@ -45,9 +45,9 @@ def read_imagenette(folder: Path | None, part: str) -> Split:
     from PIL import Image, ImageOps
 
     part = "train" if part == "train" else "val"
-    found = sources.opened("Imagenette", folder, "the folder imagenette2-160 (from "
-                           "imagenette2-160.tgz)", split=part, size="160px")
-    place, n, size = (folder or cache_dir()) / "imagenette2-160", len(found), IMAGENETTE_SIZE
+    raw = sources.opened("Imagenette", folder, "the folder imagenette2-160 (from "
+                         "imagenette2-160.tgz)", split=part, size="160px")
+    place, n, size = (folder or cache_dir()) / "imagenette2-160", len(raw), IMAGENETTE_SIZE
     again = f"Delete {place} and unpack or fetch it again."
     if n != IMAGENETTE_IMAGES[part]:  # torchvision accepts a folder that is half unpacked
         raise CourseError(f"{place / part} holds {n:,} of {IMAGENETTE_IMAGES[part]:,} pictures. "
@@ -55,8 +55,8 @@ def read_imagenette(folder: Path | None, part: str) -> Split:
     images, labels = np.empty((n, size, size, 3), np.uint8), np.empty(n, np.int64)
     for i in range(n):
         try:
-            image, labels[i] = found[i]
+            image, labels[i] = raw[i]
         except OSError as e:
-            raise CourseError(f"{found._samples[i][0]} is damaged ({e}). {again}") from None
+            raise CourseError(f"{raw._samples[i][0]} is damaged ({e}). {again}") from None
         images[i] = np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR))
-    return sources.as_split(images.transpose(0, 3, 1, 2), labels, [c[0] for c in found.classes])
+    return sources.as_split(images.transpose(0, 3, 1, 2), labels, [c[0] for c in raw.classes])

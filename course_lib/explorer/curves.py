@@ -85,9 +85,9 @@ def compute_curve(model: nn.Module, split: Split, attack: str = ATTACK,
                         for c in range(len(split.classes))]).sort().values
     part, walker = split.take(places), pick(ATTACKS, attack, "attack")
     levels = sorted({*budgets} - {0})  # every attack gives the predictions at 0, too
-    found = [predictions(model, part, walker.at(eps / 255), batch=batch, seed=seed, tick=tick)
+    answers = [predictions(model, part, walker.at(eps / 255), batch=batch, seed=seed, tick=tick)
              for eps in levels or [0]]
-    predicted = torch.stack([found[0][1], *(attacked for _, _, attacked in found)])
+    predicted = torch.stack([answers[0][1], *(attacked for _, _, attacked in answers)])
     eps = (0, *levels)
     return Curve(attack, eps, predicted[: len(eps)], part.y, places, split.classes)
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from course_lib import diagnostics, plots, zoo
 from course_lib.attacks import ATTACKS, PGD
 from course_lib.data import Split
-from course_lib.errors import CourseError, pick, whole
+from course_lib.errors import CourseError, integer, pick
 from course_lib.explorer.curves import Curve, compute_curve
 from course_lib.explorer.sources import Source, images_of, stored
 from course_lib.fairness import Report
@@ -127,7 +127,7 @@ class Explorer:
         the first model's most frequent mistake."""
         uses = pick(VIEWS, view, "view").uses
         choice = Choice(view, tuple(m for m in models if m) or Choice.models, attack,
-                        whole(eps, "eps (of 255)", 0), number=number, score=score)
+                        integer(eps, "eps (of 255)", 0), number=number, score=score)
         if attack != STORED:
             self.attack(choice)
         if "cell" in uses:

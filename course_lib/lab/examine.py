@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from course_lib.attacks import PGD
 from course_lib.data import Split, load
-from course_lib.errors import CourseError, matching, pick, whole
+from course_lib.errors import CourseError, integer, matching, pick
 from course_lib.evaluation import counted, evaluate, named, predictions
 from course_lib.experiments import RECIPES
 from course_lib.fairness import Report
@@ -52,7 +52,7 @@ def models_with_weights(patterns: Sequence[str], seeds: int | None,
                         models: Path | str) -> list[tuple[str, int, str]]:
     """(recipe, seed, sha256 of its weights) of the stored models that match, seed by seed."""
     stored = manifest(models)
-    limit = float("inf") if seeds is None else whole(seeds, "seeds", 1)
+    limit = float("inf") if seeds is None else integer(seeds, "seeds", 1)
     matches = [(name, int(seed), str(files["weights"]["sha256"]))
                for name in matching(stored, patterns) for seed, files in stored[name].items()
                if "weights" in files and int(seed) < limit]
@@ -133,7 +133,7 @@ def examined_images(name: str, per_class: int | None, root: Path | None = None) 
 def _images(dataset: str, transform: str, per_class: int | None, root: Path | None) -> Split:
     """The same object for all recipes that share it."""
     test = TRANSFORMS[transform](load(dataset, root=root)).test
-    return test if per_class is None else test.per_class(whole(per_class, "per-class", 1))
+    return test if per_class is None else test.per_class(integer(per_class, "per-class", 1))
 
 
 @functools.lru_cache(maxsize=2)
@@ -158,6 +158,6 @@ def evaluate_stored(recipe: str, seed: int, attack: str, eps: float | None, per_
                     models: Path) -> Row:
     """One stored model's report under an attack; it is not stored."""
     examiner = named(attack, eps)
-    model = load_model(recipe, seed=whole(seed, "seed", 0), root=models).to(device())
+    model = load_model(recipe, seed=integer(seed, "seed", 0), root=models).to(device())
     report = evaluate(model, examined_images(recipe, per_class), examiner, name=attack)
     return {"recipe": recipe, "seed": seed, **report.to_json()}

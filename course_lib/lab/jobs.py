@@ -24,7 +24,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from course_lib.checkpoints import Store
-from course_lib.errors import CourseError, whole
+from course_lib.errors import CourseError, integer
 from course_lib.machine import keep_memory, one_thread
 
 G = TypeVar("G")
@@ -141,7 +141,7 @@ def workers(backend: str, jobs: int, scheduler: str | None) -> Iterator[None]:
     if scheduler is not None and backend != "dask":
         raise CourseError(f"A scheduler ({scheduler}) was given with backend {backend!r}; only "
                           "backend='dask' has one.")
-    options: dict[str, Any] = {"n_jobs": whole(jobs, "jobs", 1)}
+    options: dict[str, Any] = {"n_jobs": integer(jobs, "jobs", 1)}
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
         if backend == "dask":
             from distributed import Client, default_client

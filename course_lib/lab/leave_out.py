@@ -28,7 +28,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from course_lib.data import Dataset, batches, load
-from course_lib.errors import CourseError, matching, pick, whole
+from course_lib.errors import CourseError, integer, matching, pick
 from course_lib.experiments import RECIPES
 from course_lib.fairness import Spread, t95
 from course_lib.files import StoredFiles, json_bytes, parse_json
@@ -111,7 +111,7 @@ def retrainings(base: Retraining, design: str, left_out: int) -> list[Retraining
     seeded shuffle of the training set."""
     reseeded, masked = pick(DESIGNS, design, "design")
     n = len(base.data.train)
-    if whole(left_out, "left_out", 1) > n:
+    if integer(left_out, "left_out", 1) > n:
         raise CourseError(f"{left_out} examples are to be left out one by one; there are {n}. Ask "
                           "for fewer.")
     gone = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:left_out].tolist()

@@ -20,7 +20,7 @@ from course_lib import scores
 from course_lib.attacks import PGD
 from course_lib.data import Split, batches
 from course_lib.datasets.adult import GROUPS, UNITS
-from course_lib.errors import CourseError, pick, whole
+from course_lib.errors import CourseError, integer, pick
 from course_lib.evaluation import evaluate, named
 from course_lib.experiments import RECIPES
 from course_lib.experiments.scores import SCORE_BUDGETS
@@ -93,7 +93,7 @@ def score_stored(patterns: Sequence[str], *, seeds: int | None = None, per_class
     stored = models_with_weights(patterns, seeds, models)
     for model in stored:
         plan = plan_of(model[0])
-        count = plan.per_class if per_class is None else whole(per_class, "per_class", 1)
+        count = plan.per_class if per_class is None else integer(per_class, "per_class", 1)
         cases += [Case(*model, attack, named(attack, eps), None, models, root)
                   for attack, eps in plan.budgets]
         cases += [LeastCase(*model, search.estimator, search, count, models, root)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from course_lib.errors import CourseError, matching, whole
+from course_lib.errors import CourseError, integer, matching
 from course_lib.experiments import RECIPES
 from course_lib.lab.jobs import Task, run_all
 from course_lib.lab.publish import publish
@@ -49,7 +49,7 @@ def chosen(patterns: Sequence[str], seeds: int | None = None) -> list[tuple[str,
     if not names:
         raise CourseError(f"No recipe matches {', '.join(patterns)}. There is: "
                           f"{', '.join(RECIPES)}.")
-    counts = {n: RECIPES[n].seeds if seeds is None else whole(seeds, "seeds", 1) for n in names}
+    counts = {n: RECIPES[n].seeds if seeds is None else integer(seeds, "seeds", 1) for n in names}
     return sorted([(n, s) for n in names for s in range(counts[n])], key=lambda pair: pair[1])
 
 

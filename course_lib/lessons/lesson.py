@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course_lib.errors import CourseError, pick, whole
+from course_lib.errors import CourseError, integer, pick
 
 # notebook -> the file of its exercises, imported when an exercise is asked for
 FILES = {"00": "start_here", "01": "unfairness", "02": "reweight", "03": "remargin", "04": "bat",
@@ -84,7 +84,7 @@ def check(name: str, answer: Any) -> Verdict:
 def hint(name: str, n: int = 1) -> Verdict:
     """The n-th hint. Each hint gives a little more away than the one before."""
     hints = pick(exercises(), name, "exercise").hints
-    if whole(n, "the number of the hint", 1) > len(hints):
+    if integer(n, "the number of the hint", 1) > len(hints):
         raise CourseError(f"{name} has {len(hints)} hints. Ask for lesson.hint({name!r}, "
                           f"{len(hints)}), or open the solution.")
     more = f" (There is one more: lesson.hint({name!r}, {n + 1}).)" if n < len(hints) else ""
