@@ -33,8 +33,7 @@ MODEL, BATCH, BATCHES, ROUNDS = os.environ.get("COURSE_BENCH_MODEL", "preact_res
 LARGE, SECONDS = "preact_resnet18", 150.0
 
 
-def train(name: str, method: Method, images: int, batch: int,
-          store: Store | None = None) -> float:
+def train(name: str, method: Method, images: int, batch: int, store: Store | None = None) -> float:
     """Seconds of one epoch on noise."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (images, 3, 32, 32), dtype=torch.uint8, generator=draw)

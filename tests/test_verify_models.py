@@ -112,8 +112,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     model, data = network_of(RECIPES["tiny/first"]).eval(), tiny_dataset()
     found = evaluate(model, data.test, PGD(EPS, steps=20), progress=False)
-    rows = [{**found.to_json(), "attack": attack}
-            for attack in ("pgd20", "autoattack")]
+    rows = [{**found.to_json(), "attack": attack} for attack in ("pgd20", "autoattack")]
     made = {"model": "lenet5", "classes": list(data.classes), "recipe": {"dataset": "tiny"}}
     record = {"recipe": "tiny/first", "seed": 0, "made_from": made, "reports": rows}
     publish("tiny/first", 0, model, record, tmp_path)

@@ -66,8 +66,7 @@ class Source:
 
     @cached_property
     def curve(self) -> Curve:
-        return load_curve(self.name, images_of(self.classes), seed=self.seed,
-                          root=self.root)
+        return load_curve(self.name, images_of(self.classes), seed=self.seed, root=self.root)
 
 
 @dataclass(eq=False)

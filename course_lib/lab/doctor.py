@@ -104,8 +104,7 @@ def models() -> Iterator[Finding]:
     named = [row for seeds in manifest().values() for rows in seeds.values()
              for row in rows.values()]
     here = [row for row in named if not absent(row)]
-    yield _hashed("stored models", here, folder,
-                  "git checkout serialized_models, or make models.")
+    yield _hashed("stored models", here, folder, "git checkout serialized_models, or make models.")
     if away := len(named) - len(here):
         yield Finding("models not bundled", "warn", f"{away} files",
                       "load_model downloads them; else see serialized_models/README.md.")

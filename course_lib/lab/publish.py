@@ -36,8 +36,7 @@ def publish(name: str, seed: int, model: nn.Module | None, record: Row, root: Ro
     model_files(root).change(edit)
 
 
-def add_file(stored: StoredFiles, name: str, key: str, file: str, raw: bytes,
-             **facts: Any) -> None:
+def add_file(stored: StoredFiles, name: str, key: str, file: str, raw: bytes, **facts: Any) -> None:
     """Store one file of the curves or of LUF, with facts about it, in place of an older one."""
 
     def edit(entries: Entries) -> dict[str, bytes]:

@@ -337,8 +337,7 @@ def test_the_order_of_a_save_and_of_a_copy(tmp_path: Path) -> None:
                                                             "listdir", "truncate", "unlink"]
 
 
-@pytest.mark.parametrize(("before", "after"), [*itertools.product((-YEAR, 0.0, YEAR),
-                                                                  repeat=2)])
+@pytest.mark.parametrize(("before", "after"), [*itertools.product((-YEAR, 0.0, YEAR), repeat=2)])
 def test_the_same_choice_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                  before: float, after: float) -> None:
     now, store = time.time, Store(tmp_path / "here", tmp_path / "there")

@@ -30,8 +30,7 @@ SMALL = EMBEDDED / "fashion-mnist"
 # -------------------------------------------------------------------------------- the embedded data
 
 
-@pytest.mark.parametrize(("name", "credit"),
-                         [("fashion-mnist", "MIT"), ("cifar10", "Krizhevsky")])
+@pytest.mark.parametrize(("name", "credit"), [("fashion-mnist", "MIT"), ("cifar10", "Krizhevsky")])
 def test_embedded_files_hash_to_what_stands_beside_them(name: str, credit: str) -> None:
     folder = EMBEDDED / name
     wanted = json.loads((folder / "contents.json").read_text())["sha256"]

@@ -125,8 +125,7 @@ def test_ours_are_on_equal_terms() -> None:
     hot, frl = OURS[HOT_START], OURS["cifar10/frl-05"]
     for recipes in ((hot, frl), *((r,) for r in OURS.values() if r not in (hot, frl))):
         assert sum(r.epochs for r in recipes) == EPOCHS == 8
-        assert [r.optim.rate(e) for r in recipes
-                for e in range(r.epochs)] == pytest.approx(falling)
+        assert [r.optim.rate(e) for r in recipes for e in range(r.epochs)] == pytest.approx(falling)
         assert [r.start for r in recipes] == ["", HOT_START][:len(recipes)]
     assert hot.epochs == HOT_EPOCHS
     assert [OURS[f"cifar10/{n}"].seeds for n in ("pgd-at", "bat", "natural")] == [3, 3, 1]

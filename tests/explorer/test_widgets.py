@@ -63,8 +63,7 @@ def test_every_view_opens_with_the_controls_that_it_uses(panel: Panel) -> None:
         panel.part.view.value = view
         drawn.add(panel.part.picture.value)
         assert "cannot be shown" not in words(panel) and len(panel.part.picture.value) > 1_000
-        shown[view] = [n for n in parts
-                       if getattr(panel.part, n).layout.display != "none"]
+        shown[view] = [n for n in parts if getattr(panel.part, n).layout.display != "none"]
     assert len(drawn) == len(TITLES)
     in_cell = ["of", "eps", "row"]
     assert shown == {

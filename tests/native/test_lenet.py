@@ -100,8 +100,7 @@ def test_after_twenty_steps_as_near_to_float64_as_pytorch(objective: str, traine
 
 @pytest.mark.parametrize("words", [{}, {"extra": 1}, {"stop": True}, {"stop": True, "extra": 2}])
 @pytest.mark.parametrize("more", [{}, {"noise": 0.01}, {"objective": "margin", "start": "clean"}])
-def test_landmarks_are_the_loops(more: dict[str, Any], words: dict[str, Any],
-                                 trained: Any) -> None:
+def test_landmarks_are_the_loops(more: dict[str, Any], words: dict[str, Any], trained: Any) -> None:
     (model, x, y), attack = trained, PGD(steps=8, step_size=0.02, **more)
     each = torch.linspace(0, 0.15, len(x))
     ours = attack.walk(model, x, y, eps=each, step_size=each / 4, **words)
