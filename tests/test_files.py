@@ -228,6 +228,14 @@ def test_what_is_not_the_file_is_refused_and_not_stored(
     assert everything(cache) == {}
 
 
+def test_a_redirect_may_not_leave_https(server: Server, cache: Path) -> None:
+    """The right bytes from a plain http address elsewhere: refused all the same."""
+    server.answers["away"] = (302, b"", {"Location": f"http://localhost:{server.server_port}/good"})
+    with pytest.raises(CourseError, match="must begin with https://"):
+        get(at(server, "away"))
+    assert server.asked == ["/away", "/good"] and everything(cache) == {}
+
+
 @pytest.mark.parametrize(("changes", "say"), [
     ({"size": "51200"}, "cannot be downloaded"),
     *[({"url": url}, "must begin with https") for url in

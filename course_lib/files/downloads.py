@@ -79,7 +79,12 @@ def _fetch(kind: str, address: str, received: Limited) -> None:
             raise ValueError("a Google Drive id is 10 to 100 letters, digits, - and _")
         gdown.download(id=address, output=received, quiet=True, use_cookies=False)
         return
+    _check_address(address)
+    with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
+        _check_address(answer.geturl())  # where redirects have led
+        shutil.copyfileobj(answer, received)
+
+
+def _check_address(address: str) -> None:
     if not re.match(r"https://|http://127\.0\.0\.1:\d+/", address):
         raise ValueError("an address must begin with https://")
-    with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
-        shutil.copyfileobj(answer, received)
