@@ -34,6 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
                 "recipe's own name"},
     "--epochs": {"type": int, "help": "another number of epochs; never stored under the recipe's "
                  "own name"},
+    "--fresh": {"action": "store_true", "help": "begin anew, beside what was saved before"},
     "--data": {"type": Path, "dest": "root", "metavar": "DATA",
                "help": "a folder that holds the data set"},
     "--mirror": {"type": Path, "help": "a second, slower place for checkpoints, such as a mounted "
@@ -72,7 +73,7 @@ COMMANDS = {  # what each does, its function, and its options
     "list": ("the recipes, and which of their seeds are stored", "lab.sweep:list_recipes", ""),
     "train": ("train one recipe; the same command again resumes it; under torchrun on several "
               "processors", "lab.sweep:train",
-              "--limit --epochs --data --mirror recipe --seed --out"),
+              "--limit --epochs --data --mirror --fresh recipe --seed --out"),
     "evaluate": ("put a stored model through an attack on the test set",
                  "lab.examine:evaluate_stored",
                  "recipe --seed --attack --eps --per-class --models"),

@@ -24,7 +24,7 @@ from course_lib import training
 from course_lib.attacks import PGD
 from course_lib.data import Dataset, Split, batches, load
 from course_lib.errors import CourseError, integer, pick, resolve
-from course_lib.evaluation import evaluate, named
+from course_lib.evaluation import NAMED, evaluate, named
 from course_lib.fairness import Report
 from course_lib.methods import Method, Step
 from course_lib.models import build
@@ -92,13 +92,14 @@ class Recipe:
 
 def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
         epochs: int | None = None, mirror: Path | str | None = None,
-        root: Path | str | None = None, models: Path | None = None,
+        root: Path | str | None = None, models: Path | None = None, fresh: bool = False,
         progress: bool = True) -> tuple[Run, dict[str, Any]]:
     """Train a recipe with checkpoints under `out`, evaluate it, and return it with its record.
 
-    The same call resumes a training that was stopped. `limit` (training images) and `epochs`
-    shorten it, `mirror` is a second folder for checkpoints, `root` has the data, `models` the
-    stored models: `trained, record = run("exp1/natural", seed=0, out="runs")`.
+    The same call resumes a training that was stopped; `fresh` begins beside it. The data is split
+    as `load` does by default, whatever the `seed` of the training. `limit` (training images) and
+    `epochs` shorten it, `mirror` is a second folder for checkpoints, `root` has the data, `models`
+    the stored models: `trained, record = run("exp1/natural", seed=0, out="runs")`.
     """
     from course_lib.checkpoints import Store
     from course_lib.machine import device
@@ -110,29 +111,33 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
     earlier = {need: _trained_before(need, seed, (Path(out), models), label.removeprefix(name))
                for need in recipe.needs}
     # an edited recipe or earlier model begins beside the old checkpoints
-    train, about, place = data.train, {}, f"{label}/seed{seed}/{digest(recipe)}"
+    train, about, place = data.train, dict[str, Any](), f"{label}/seed{seed}/{digest(recipe)}"
     if recipe.start:
         model, sha256 = earlier[recipe.start]
         place += f"-{sha256}"
+        about["start"] = {"of": recipe.start, "weights": sha256}
     else:
         model = build(recipe.model, seed=seed, classes=len(data.classes))
     if recipe.copies:
-        train, about = recipe.copies.join(train, *earlier[recipe.copies.of], seed)
+        train, copies = recipe.copies.join(train, *earlier[recipe.copies.of], seed)
+        about |= copies
         place += f"-copies-{about['copies']['weights']}"
     store = Store(Path(out) / place, mirror=None if mirror is None else Path(mirror) / place)
-    validate = partial(_validate, recipe, data.val) if recipe.method.wants_report else None
+    asks = recipe.method.update_every is not None and recipe.method.wants_report
+    validate = partial(_validate, data.val.take(slice(0, recipe.validation_images)),
+                       recipe.validation, asks == "flips") if asks else None
     trained = fit(model.to(device()), recipe.method, train, epochs=epochs, optim=recipe.optim,
-                  seed=seed, validate=validate, store=store, progress=progress)
+                  seed=seed, validate=validate, store=store, fresh=fresh, progress=progress)
+    about |= {"validation_trained_on": recipe.transform == "whole", "identity": trained.identity}
     return trained, {"recipe": label, "seed": seed,
                      "made_from": made_from(recipe, data, epochs) | about,
                      "seconds": round(trained.seconds, 1),
                      **_reports(recipe, trained.model, data, progress), "history": trained.history}
 
 
-def _validate(recipe: Recipe, val: Split, model: nn.Module, at: Step) -> Report:
+def _validate(val: Split, attack: PGD, flips: bool, model: nn.Module, at: Step) -> Report:
     """The report that the method wants during training."""
-    return evaluate(model, val.take(slice(0, recipe.validation_images)), recipe.validation,
-                    name="validation", progress=False, flips=recipe.method.wants_report == "flips")
+    return evaluate(model, val, attack, name="validation", progress=False, flips=flips)
 
 
 def _trained_before(name: str, seed: int, places: Sequence[Path | None],
@@ -157,7 +162,11 @@ def _trained_before(name: str, seed: int, places: Sequence[Path | None],
 def _reports(recipe: Recipe, model: nn.Module, data: Dataset, progress: bool) -> dict[str, Any]:
     """Of the test set and all validation data; under torchrun the first process makes them."""
     cases = [(data.test, name, named(name, eps)) for name, eps in recipe.examination]
-    cases.append((data.val, "pgd20", recipe.validation))
+    own = recipe.validation  # a named attack, at whatever budget, or one of its own
+    label = next((name for name, attack in NAMED.items()
+                  if vars(resolve(attack)) | {"eps": own.eps} == vars(own)),
+                 f"pgd{own.steps}, step {255 * own.step_size:.3g}/255")
+    cases.append((data.val, label, own))
     group = training.processes
     with group.together():
         reports = [evaluate(model, split, attack, name=name, progress=progress)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-FORMAT = 1  # part of a training's identity; counts up when the meaning of its state changes
 T = TypeVar("T")
 
 
@@ -77,34 +76,43 @@ def divided(by: float, every: int, epochs: int) -> tuple[tuple[int, float], ...]
 
 @dataclass
 class Run:
-    """A trained model, one history entry per epoch, and the seconds it was trained for in all."""
+    """A trained model, one history entry per epoch, and the seconds it was trained for in all;
+    with a store also all that the training depends on."""
 
     model: nn.Module
     history: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
+    identity: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int, optim: Optim,
         seed: int, validate: Callable[[nn.Module, Step], Report] | None = None,
-        store: Store | None = None, progress: bool = True,
+        store: Store | None = None, fresh: bool = False, progress: bool = True,
         save_every: float | None = None) -> Run:
-    """Train `model` in place and return it with its history.
+    """Train `model` in place and return it, in eval mode, with its history.
 
     With a `store`, training resumes where an earlier call was stopped. It is saved at the end of
     each epoch, when it is stopped, and every `save_every` seconds (by default every minute, or less
-    often where a save is slow). `validate(model, at)` makes the reports that some methods ask for:
-    give it validation data, never test data.
+    often where a save is slow). Where another training was saved there, `fresh=True` begins beside
+    it, and the same call without `fresh` goes on with it. `validate(model, at)` makes a report per
+    epoch, or those that the method asks for: give it validation data, never test data.
 
     >>> fit(model, METHODS["pgd_at"](), data, epochs=10, optim=Optim(), seed=0)  # doctest: +SKIP
     """
     from course_lib.checkpoints import Saver
 
+    for given, part, example in (
+            (model, "parameters", 'build("lenet5")'), (method, "loss", 'METHODS["pgd_at"]()'),
+            (optim, "make", 'Optim("adam", lr=1e-3)'),
+            *([(store, "save", 'Store("runs/mine")')] if store is not None else [])):
+        if isinstance(given, type) or not hasattr(given, part):
+            raise CourseError(f"fit was given {given!r} in place of something like {example}.")
     train = data.train if isinstance(data, Dataset) else data
     if not len(train):
         raise CourseError("The training split is empty; training needs one image at least.")
     integer(epochs, "epochs", 0)
     t = _Training(model, method, train, epochs, optim, integer(seed, "seed", 0), validate)
-    with Saver(t, store, save_every, progress) as saver:
+    with Saver(t, store, save_every, progress, fresh) as saver:
         while t.epoch < epochs:
             for x, y, share in t.rest_of_epoch():
                 t.update_method()
@@ -112,7 +120,7 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
                 saver.tick()
             t.end_epoch()
             saver.save()
-    return Run(model, t.history, t.seconds)
+    return Run(model.eval(), t.history, t.seconds, t.identity)
 
 
 @dataclass(eq=False)
@@ -127,7 +135,7 @@ class _Training:
     seed: int
     validate: Callable[[nn.Module, Step], Report] | None
     saved = ("memory", "stats", "epoch", "batch", "updated", "loss_sum", "seconds", "reports",
-             "history")
+             "history", "began")
 
     def __post_init__(self) -> None:
         self.group, self.optimiser = processes, self.optim.make(self.model)
@@ -135,10 +143,13 @@ class _Training:
         classes = len(self.train.classes)
         check_fit(self.model, self.train.images(slice(0, 1)).to(self.device), classes)
         self.batches = math.ceil(len(self.train.y) / self.optim.batch)
+        if (every := self.method.update_every) not in (None, "epoch"):
+            integer(every, 'update_every (None, "epoch" or a number of batches)', 1)
         self.memory = self.method.init_state(classes)
         self.epoch, self.batch, self.loss_sum, self.seconds = 0, 0, 0.0, 0.0
         self.updated = False  # has the method been updated since the last batch?
         self.stats: dict[str, Tensor] = {}  # sums since the last update
+        self.identity, self.began = dict[str, Any](), ""  # with a store; the initial weights' hash
         self.reports: list[dict[str, Any]] = []
         self.history: list[dict[str, Any]] = []
         self.consistent = True  # False while a step changes the state
@@ -168,13 +179,23 @@ class _Training:
         if every is None or self.updated or self.batch % every:
             return
         at = self.at()
+        report = self.report(at) if self.method.wants_report else None
+        memory = self.method.update(self.memory, report, at)
+        if not isinstance(memory, dict):
+            raise CourseError(f"{type(self.method).__name__}.update returned {memory!r}; it must "
+                              "return the new memory, a dict of tensors.")
+        self.memory, self.stats, self.updated = memory, {}, True
+
+    def report(self, at: Step) -> Report | None:
+        """The report on validation data, which the first process makes for all. The history keeps
+        the first one of an epoch."""
         with self.group.together():
             report = self.validate(self.model, at) if self.validate and self.group.first else None
+        self.model.train()
         report = self.group.from_first(report)
-        memory = self.method.update(self.memory, report, at)
-        self.memory, self.stats, self.updated = memory, {}, True
-        if report is not None and self.batch == 0:  # the history has one report per epoch
+        if report is not None and not self.reports:
             self.reports.append({"batch": self.batch, **report.to_json()})
+        return report
 
     def gradients(self, x: Tensor, y: Tensor, share: float) -> tuple[float, dict[str, Tensor]]:
         """The loss and its statistics; the gradients are in the parameters. When it fails, the
@@ -184,7 +205,12 @@ class _Training:
             with self.group.together():
                 out = self.method.loss(self.model, x, y, self.memory,
                                        self.at("batch" + self.group.suffix))
-                loss, stats = out if isinstance(out, tuple) else (out, {})
+                loss, stats = out if isinstance(out, tuple) and len(out) == 2 else (out, {})
+                if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
+                    given = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+                    raise CourseError(f"{type(self.method).__name__}.loss returned {given}. It "
+                                      "must return a tensor of one number, such as losses.mean(), "
+                                      "or that and a dict of statistics.")
                 if not torch.isfinite(loss):
                     raise CourseError(f"The loss became {loss.item()} in epoch {self.epoch + 1}, "
                                       f"batch {self.batch + 1}. Try a smaller learning rate.")
@@ -207,6 +233,8 @@ class _Training:
         self.batch, self.updated, self.consistent = self.batch + 1, False, True
 
     def end_epoch(self) -> None:
+        if self.validate and not self.reports:  # the method asked for none
+            self.report(self.at())
         self.consistent = False
         self.history.append({"epoch": self.epoch + 1, "loss": self.loss_sum / self.batches,
                              "lr": self.optim.rate(self.epoch),
@@ -228,15 +256,6 @@ class _Training:
         self.optimiser.load_state_dict(state["optim"])
         for name in self.saved:
             setattr(self, name, state[name])
-
-    def identity(self) -> dict[str, Any]:
-        """What must be equal for a checkpoint to belong to this training."""
-        shapes = {name: tuple(v.shape) for name, v in self.model.state_dict().items()}
-        return {"format": FORMAT, "model": f"{type(self.model).__name__} {shapes}",
-                "method": repr(self.method),
-                "optim": repr(self.optim) + self.optim.augment,  # which repr omits: it came later
-                "epochs": self.epochs, "seed": self.seed, "data": self.train.digest(),
-                "classes": ", ".join(self.train.classes), **self.group.identity()}
 
 
 class Alone:

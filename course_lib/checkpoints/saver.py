@@ -6,11 +6,15 @@ import signal
 import threading
 import time
 import warnings
+from contextlib import suppress
 from typing import Any
 
 from tqdm.auto import tqdm
 
+from course_lib.checkpoints.identity import identity, weights
 from course_lib.checkpoints.packing import SaveError
+from course_lib.checkpoints.store import OtherRun
+from course_lib.errors import CourseError
 from course_lib.machine import environment
 
 
@@ -22,7 +26,10 @@ class Saver:
     several processes, which must all stop after the same batch.
     """
 
-    def __init__(self, t: Any, store: Any, every: float | None, progress: bool) -> None:
+    store: Any
+
+    def __init__(self, t: Any, store: Any, every: float | None, progress: bool,
+                 fresh: bool) -> None:
         self.t, self.store = t, store if t.group.first else None
         self.asked, self.every = every, 60.0 if every is None else every
         self.stopped = False
@@ -30,8 +37,12 @@ class Saver:
         self.requires_grad = [(p, p.requires_grad) for p in t.model.parameters()]
         with t.group.together():
             if self.store is not None:
-                self.store.open(t.identity(), environment() | t.group.identity())
+                self.open(fresh)
                 if (newest := self.store.latest()) is not None:
+                    if newest[0] > t.epochs * t.batches:
+                        raise CourseError(f"{self.store.dir} holds {newest[1]['epoch']} epochs, and"
+                                          f" epochs={t.epochs} asks for fewer. Give as many, or "
+                                          "begin beside it with fresh=True.")
                     t.restore(newest[1])
         if t.group.size > 1:
             t.group.align(t)
@@ -42,6 +53,30 @@ class Saver:
                         disable=not (progress and t.group.first), desc=t.method.name)
         if not self.bar.disable and (text := self.start()):
             self.bar.write(text, file=self.bar.fp)  # standard output is for results
+
+    def open(self, fresh: bool) -> None:
+        """Take the store that this training has begun: the given one, or one beside it.
+
+        A stopped call leaves its model as the newest checkpoint has it. Called again with that
+        model, it began where the checkpoint says.
+        """
+        given: Any = self.store
+        mine, word = identity(self.t), "the initial weights"
+        for self.store in [given.fresh()] if fresh else [*given.siblings(), given]:
+            try:
+                return self.claim(mine)
+            except OtherRun as e:
+                refused = e
+            newest = self.store.latest()
+            if newest and weights(newest[1].get("model", {})) == mine[word]:
+                with suppress(OtherRun):
+                    return self.claim(mine | {word: newest[1].get("began")})
+        raise refused
+
+    def claim(self, mine: dict[str, Any]) -> None:
+        """Open the store for this training; OtherRun if it is not this training's."""
+        self.store.open(mine, environment() | self.t.group.identity())
+        self.t.identity, self.t.began = mine, mine["the initial weights"]
 
     def start(self) -> str:
         """saving in runs/exp1; resuming at epoch 7, batch 212 of 480 (61 %, about 2 min left)"""

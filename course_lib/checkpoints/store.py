@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import time
 import warnings
 from collections.abc import Mapping
@@ -34,6 +35,10 @@ from course_lib.errors import CourseError, integer
 from course_lib.files import NO_LOCKS
 
 HOLDER = "last-writer.txt"  # names the process that has the lock
+
+
+class OtherRun(CourseError):
+    """The checkpoints in a folder belong to another training."""
 
 
 class Store:
@@ -97,15 +102,15 @@ class Store:
             self._warn(f"{folder.path / RECORD} is damaged and is made anew.")
             return False
         if form != FORMAT:
-            raise CourseError(
+            raise OtherRun(
                 f"{folder.path} holds unfinished checkpoints of format {form}, which this version "
                 f"of the course cannot read (it reads format {FORMAT}). Delete that folder to "
                 "train again from the start, or train beside it: store = store.fresh().")
         if lines := _differences(identity, now["identity"]):
-            raise CourseError(
-                f"The store in {folder.path} was made by another run: {lines}. Restore these "
-                "settings to go on with that run; or start beside it with store = store.fresh(), "
-                "and name the folder store.dir from then on.")
+            raise OtherRun(
+                f"The store in {folder.path} was made by another run: {lines}. Undo this to go on "
+                "with that run, or begin beside it: fresh=True in Python, --fresh in a shell, or "
+                "store = store.fresh().")
         if lines := _differences(environment, now["environment"]):
             self._warn(f"This run goes on in another environment, {lines}: results should be "
                        "equivalent, but may not be bit-identical.")
@@ -190,10 +195,18 @@ class Store:
 
     def fresh(self) -> Store:
         """A new, empty store beside this one, dir-2, dir-3 and so on, and its mirror alike."""
-        paths = [folder.path for folder in self.folders]
-        free = next(n for n in itertools.count(2)
-                    if not any(os.path.exists(f"{path}-{n}") for path in paths))
-        return Store(*(f"{path}-{free}" for path in paths), keep=self.folder.keep)
+        return self._beside(next(n for n in itertools.count(2) if not self._taken(n, "")))
+
+    def siblings(self) -> list[Store]:
+        """The stores that `fresh` has made beside this one and a run has opened, newest first."""
+        numbers = itertools.takewhile(lambda n: self._taken(n, ""), itertools.count(2))
+        return [self._beside(n) for n in numbers if self._taken(n, RECORD)][::-1]
+
+    def _taken(self, n: int, file: str) -> bool:
+        return any(os.path.exists(os.path.join(f"{f.path}-{n}", file)) for f in self.folders)
+
+    def _beside(self, n: int) -> Store:
+        return Store(*(f"{folder.path}-{n}" for folder in self.folders), keep=self.folder.keep)
 
     @property
     def status(self) -> str:
@@ -230,6 +243,11 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     >>> _differences({"rate": 0.1, "data": "ab"}, {"rate": 0.2, "data": "ab", "seed": 1})
     'rate is 0.2, was 0.1; seed is 1, was not given'
     """
+    if "format" in before and before["format"] != now.get("format"):
+        return "it was written by another version of the course"
     old, new = ({word: repr(value) for word, value in words.items()} for words in (before, now))
-    return "; ".join(f"{word} is {new.get(word, 'not given')}, was {old.get(word, 'not given')}"
-                     for word in sorted({*old, *new}) if new.get(word) != old.get(word))
+    words = [word for word in sorted({*old, *new}) if new.get(word) != old.get(word)]
+    lines = [f"{word} changed" if re.fullmatch("'[0-9a-f]{64}'", new.get(word, old.get(word, "")))
+             else f"{word} is {new.get(word, 'not given')}, was {old.get(word, 'not given')}"
+             for word in words]
+    return "; ".join(lines[:8] + [f"and {len(lines) - 8} more"] * (len(lines) > 8))

@@ -5,18 +5,20 @@ A training that is interrupted resumes at its last checkpoint, on any machine th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from course_lib.checkpoints import sources
 from course_lib.errors import CourseError, integer, matching
 from course_lib.experiments import RECIPES
 from course_lib.lab.jobs import Task, run_all
 from course_lib.lab.publish import publish
 from course_lib.lab.torchrun import joined
 from course_lib.recipes import digest, run, stored_name
-from course_lib.zoo import entry, load_record, model_files
+from course_lib.zoo import entry, load_record, model_files, models_dir
 
 Record = dict[str, Any]
 
@@ -69,10 +71,11 @@ def _train(recipe: str, seed: int, label: str, models: Path, **words: Any) -> Re
 
 def train(recipe: str, seed: int, out: Path, **words: Any) -> Record | None:
     """One training in this process, or in those that torchrun started; its record, in the first of
-    them. A recipe that is finished in `out` is not trained again."""
+    them. A recipe that is finished in `out` is not trained again, unless `fresh`."""
     label = stored_name(recipe, words["limit"], words["epochs"])
     with joined() as group:  # of one process, without torchrun
-        record = group.from_first(finished(label, seed, out))
+        record = group.from_first(None if words.get("fresh") else finished(label, seed, out,
+                                                                           models_dir()))
         if record is None:
             trained, record = run(recipe, seed, out, progress=group.first, **words)
             if group.first:
@@ -80,24 +83,40 @@ def train(recipe: str, seed: int, out: Path, **words: Any) -> Record | None:
     return record if group.first else None
 
 
-def finished(label: str, seed: int, models: Path) -> Record | None:
-    """The stored record, if it is up to date and its files (and weights, if any) are intact."""
+def finished(label: str, seed: int, models: Path, *more: Path) -> Record | None:
+    """The stored record, if it is up to date and its files (and weights, if any) are intact. `more`
+    are places from which earlier models may come, too."""
     try:
         record = load_record(label, seed=seed, root=models)
         if weights := entry(label, seed, models).get("weights"):
             model_files(models).read(weights)
     except CourseError:
         return None
-    return record if up_to_date(record) else None
+    return record if up_to_date(record, models, *more) else None
 
 
-def up_to_date(record: Record) -> bool:
-    """Was this record made from the recipe as it is now?"""
+def up_to_date(record: Record, *places: Path) -> bool:
+    """Was this record made from the recipe and the earlier models as they are now? A warning where
+    the source of the method has changed: the stored model stays valid."""
     name, *cuts = record.get("recipe", "").split("@")
     recipe, made = RECIPES.get(name), record.get("made_from", {})
     epochs = dict(cut.partition("=")[::2] for cut in cuts).get("epochs")
-    return (recipe is not None and made.get("digest") == digest(recipe)
-            and str(made.get("epochs")) == (epochs or str(recipe.epochs)))
+    if (recipe is None or made.get("digest") != digest(recipe)
+            or str(made.get("epochs")) != (epochs or str(recipe.epochs))):
+        return False
+    for earlier in filter(None, (made.get("start"), made.get("copies"))):  # new records have both
+        labels = "@".join([earlier["of"], *cuts]), earlier["of"]
+        rows = [model_files(place).entries().get(label, {}).get(str(record["seed"]), {})
+                for label in labels for place in places]
+        now = next((row["weights"]["sha256"] for row in rows if "weights" in row), "")
+        if now[:8] not in ("", earlier["weights"]):
+            return False
+    then = made.get("identity", {})
+    changed = [word for word, now in sources(recipe.method).items() if then.get(word, now) != now]
+    if changed:
+        warnings.warn(f"{name}, seed {record['seed']}, was trained before {' and '.join(changed)} "
+                      "changed, and is not trained again. To do so: --fresh.", stacklevel=2)
+    return True
 
 
 def list_recipes() -> list[Record]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from course_lib.errors import CourseError
 from course_lib.fairness import Report
 
 State = dict[str, Tensor]
@@ -40,8 +41,12 @@ class Method:
 
     def __init_subclass__(cls, **words: Any) -> None:
         super().__init_subclass__(**words)
-        if cls.name:
-            METHODS[cls.name] = cls
+        if name := vars(cls).get("name"):
+            other: Any = METHODS.get(name, cls)
+            if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise CourseError(f"A method is called {name!r} already, {other.__module__}."
+                                  f"{other.__qualname__}. Give {cls.__qualname__} another name.")
+            METHODS[name] = cls
 
     def init_state(self, n_classes: int) -> State:
         """The memory before the first batch: a dict of tensors, saved with every checkpoint."""

@@ -1,0 +1,191 @@
+"""What a training is: all that its weights depend on, as plain data with a name for each part.
+
+A checkpoint belongs to a training of equal identity, and new records keep it. Nothing is made from
+`repr`, which is for people. Objects are read field by field; a class or function by its source and
+by the constants and helpers that the source names.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import hashlib
+import inspect
+import json
+import math
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import PurePath
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.data import Dataset, Split
+
+FORMAT = 2  # counts up when the meaning of a training's state changes
+LIBRARIES = {*sys.stdlib_module_names, "torch", "torchvision", "numpy"}  # their source is not read
+CONSTANT = (type(None), bool, int, float, str, tuple, frozenset, Tensor, type, FunctionType)
+ATOMS = (torch.dtype, torch.device, torch.memory_format, BuiltinFunctionType, ModuleType, PurePath,
+         bytes, complex)
+GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
+HIDDEN = ("func", "args", "keywords", "__func__", "__self__")  # fields of partials and methods
+
+
+def identity(t: Any) -> dict[str, Any]:
+    """What must be equal for a checkpoint to belong to the training `t`, which has not begun."""
+    reader, parameters = _Reader(), dict(t.model.named_parameters())
+    words = {
+        "format": FORMAT, "seed": t.seed, "classes": ", ".join(t.train.classes),
+        "the training data": t.train.digest(), "the initial weights": weights(t.model.state_dict()),
+        "the frozen parameters": [k for k, p in parameters.items() if not p.requires_grad],
+        "channels last": any(p.ndim == 4 and not p.is_contiguous() for p in parameters.values()),
+        "autocast": torch.is_autocast_enabled(t.device.type), "model": reader.layers(t.model),
+        **{word: reader.plain(getattr(t, word)) for word in ("method", "optim", "validate")}}
+    if "epochs" in reader.names:  # otherwise a training can go on for more epochs
+        words["epochs"] = t.epochs
+    return {**dict(_flat("", words)), **reader.sources, **t.group.identity()}
+
+
+def sources(thing: Any) -> dict[str, str]:
+    """The hash of the source of each class and function that an object consists of."""
+    reader = _Reader()
+    reader.plain(thing)
+    return reader.sources
+
+
+def weights(state: Mapping[str, Any]) -> str:
+    """sha256 of the tensors of a state_dict, with their names, types and shapes."""
+    return _hash([(name, _digest(v)) for name, v in state.items() if isinstance(v, Tensor)])
+
+
+class _Reader:
+    """Turns objects into plain data, and keeps the hash of each source that it comes across."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, str] = {}
+        self.names: set[str] = set()  # that the sources use, such as the attribute `epochs`
+        self.met: dict[int, Any] = {}  # read classes and functions, and objects being read
+
+    def plain(self, thing: Any, home: str = "") -> Any:
+        """`thing` as JSON; `home` is the module of the function that names it, if one does."""
+        match thing:
+            case None | bool() | int() | str():
+                return thing
+            case float():
+                return float(thing) if math.isfinite(thing) else str(thing)
+            case list() | tuple():
+                return [self.plain(v, home) for v in thing]
+            case set() | frozenset():
+                return sorted((self.plain(v, home) for v in thing), key=json.dumps)
+            case Mapping():
+                return {str(self.plain(k)): self.plain(v, home) for k, v in thing.items()}
+            case type() | FunctionType():
+                return self.source(thing, home)
+        return self.object(thing)
+
+    def object(self, thing: Any) -> Any:
+        """An object by its class and fields; data by its hash; a network by layers and weights."""
+        if isinstance(thing, Split | Dataset):
+            parts = [thing] if isinstance(thing, Split) else [thing.train, thing.val, thing.test]
+            return [split.digest() for split in parts]
+        if isinstance(thing, Tensor) or hasattr(thing, "tobytes"):  # NumPy's
+            return _digest(torch.as_tensor(thing))
+        if isinstance(thing, CodeType):
+            return [thing.co_code.hex(), *thing.co_names, *map(self.plain, thing.co_consts)]
+        if isinstance(thing, ATOMS):
+            return getattr(thing, "__name__", None) or str(thing)
+        if isinstance(thing, nn.Module):
+            return {**self.layers(thing), "weights": weights(thing.state_dict())}
+        names = {*getattr(thing, "__dataclass_fields__", ()), *getattr(thing, "__dict__", ()),
+                 *HIDDEN}
+        if id(thing) in self.met:  # a ring
+            return type(thing).__name__
+        self.met[id(thing)] = thing
+        held = {n: self.plain(getattr(thing, n)) for n in sorted(names) if hasattr(thing, n)
+                and not isinstance(getattr(type(thing), n, None), cached_property)}
+        del self.met[id(thing)]
+        return {"": getattr(thing, "__qualname__", None) or self.source(type(thing)), **held}
+
+    def layers(self, model: nn.Module) -> dict[str, Any]:
+        """A network module by module: its class and its settings, such as a dropout's p."""
+        settings = {name: {k: self.plain(v) for k, v in vars(m).items()
+                           if not k.startswith("_") and k != "training"}
+                    for name, m in model.named_modules()}
+        return {name: self.source(type(m)) + json.dumps(settings[name])
+                for name, m in model.named_modules()}
+
+    def source(self, thing: Any, home: str = "") -> str:
+        """The name of a class or function. Its source is read if it is no library's, and of this
+        library's only what an object is made of, or what the same file holds."""
+        module, name = str(thing.__module__), thing.__name__
+        if id(thing) in self.met:
+            return name
+        self.met[id(thing)] = thing
+        root = module.partition(".")[0]
+        if module == home or root not in LIBRARIES | {"course_lib" if home else ""}:
+            kind, read = ("class", self.members) if isinstance(thing, type) else (
+                "function", self.function)
+            word = f"the source of {kind} {name}"
+            self.sources[word] = _hash([self.sources.get(word), read(thing)])
+        return name if home == "" else f"{module}.{name}"
+
+    def members(self, cls: type) -> list[Any]:
+        """A class by its bases, methods and constants; what __init__ does shows in the fields."""
+        fields = getattr(cls, "__dataclass_fields__", {})
+        own = {n: getattr(v, "__func__", getattr(v, "fget", getattr(v, "func", v)))
+               for n, v in vars(cls).items()
+               if n == "__call__" or not (n.startswith("__") or n in fields)}
+        return [[self.plain(base) for base in cls.__bases__], *(
+            [n, self.function(v) if isinstance(v, FunctionType) else self.plain(v, cls.__module__)]
+            for n, v in own.items() if _constant(n, v))]
+
+    def function(self, f: FunctionType) -> list[Any]:
+        """A function by its source without comments, and by what this names and closes over."""
+        code = f.__code__
+        try:
+            text = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(code))))
+        except (OSError, TypeError, SyntaxError):
+            text = ""
+        if not text or "<lambda>" in code.co_name:  # whose line holds other things, too
+            text = self.plain(code)
+        cells = inspect.getclosurevars(f).nonlocals
+        self.names |= _names(code)
+        names = {n: f.__globals__[n] for n in sorted(_names(code, GLOBAL)) if n in f.__globals__}
+        return [text, *([n, self.plain(v, home)] for held, home in (
+            ({"defaults": f.__defaults__, "kwdefaults": f.__kwdefaults__ or None}, ""),
+            (cells, ""), (names, f.__module__)) for n, v in held.items() if _constant(n, v))]
+
+
+def _constant(name: str, value: Any) -> bool:
+    """A list that a function names may be its notebook: only what cannot change is read."""
+    frozen = getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False)
+    return name.isupper() or frozen or isinstance(value, CONSTANT)
+
+
+def _names(code: CodeType, kinds: tuple[str, ...] = ()) -> set[str]:
+    """The names that some code uses: all of them, or those in operations of these kinds."""
+    inner = [_names(c, kinds) for c in code.co_consts if isinstance(c, CodeType)]
+    return {str(i.argval) for i in dis.get_instructions(code)
+            if not kinds or i.opname in kinds}.union(*inner)
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """("optim", {"lr": 0.1}) becomes "optim.lr": 0.1"""
+    if isinstance(value, dict):
+        for word, inner in value.items():
+            yield from _flat(".".join(filter(None, (name, word))), inner)
+    elif value is not None and value is not False and value != []:
+        yield name, value
+
+
+def _digest(t: Tensor) -> str:
+    raw = t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return _hash([str(t.dtype), list(t.shape), hashlib.sha256(raw.tobytes()).hexdigest()])
+
+
+def _hash(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

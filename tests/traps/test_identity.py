@@ -1,0 +1,381 @@
+"""A resumed training is the training that was begun, or the course says what differs."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from course_lib.attacks import PGD
+from course_lib.checkpoints import Store
+from course_lib.errors import CourseError
+from course_lib.evaluation import evaluate
+from course_lib.experiments import RECIPES
+from course_lib.lab.publish import publish
+from course_lib.lab.sweep import finished, train
+from course_lib.methods import METHODS, Method, Step
+from course_lib.models import Accelerated
+from course_lib.recipes import run
+from course_lib.training import Optim, Run, fit
+from course_lib.zoo import load_record
+from tests.helpers import Small, same_weights, split, with_tiny_recipes
+
+TRAIN, VAL, OTHER_VAL = split(12), split(6, seed=1), split(6, seed=2)
+ATTACK = PGD(0.1, 0.05, 1)
+
+
+class Weighted(Method):
+    """No dataclass: its `repr` shows none of its fields."""
+
+    update_every = "epoch"
+
+    def __init__(self, weight: float = 1.0, attack: Any = ATTACK) -> None:
+        vars(self).update(weight=weight, attack=attack)
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: Any, at: Step) -> Tensor:
+        z = self.attack(model, x, y, generator=at.generator)
+        return self.weight * F.cross_entropy(model(z), y)
+
+
+class Foreign:
+    """An attack that is not ours."""
+
+    def __init__(self, step: float = 0.01) -> None:
+        self.step = step
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, **_: Any) -> Tensor:
+        return (x + self.step).clamp(0, 1)
+
+
+def checks(val: Any = VAL, eps: float = 0.1) -> Callable[..., Any]:
+    def validate(model: nn.Module, at: Step) -> Any:
+        return evaluate(model, val, PGD(eps, 0.05, 1), progress=False)
+    return validate
+
+
+def network(act: Any = torch.tanh, p: float = 0.0, seed: int = 0) -> nn.Module:
+    model = Small(seed=seed, dropout=p)
+    model.act, model.more = act, torch.nn.utils.skip_init(nn.Conv2d, 4, 4, 3, bias=False)
+    nn.init.zeros_(model.more.weight)
+    return model
+
+
+def go(store: Any, epochs: int = 1, copied: bool = True, **words: Any) -> Run:
+    words = {"model": network(), "method": Weighted(), "data": TRAIN, "optim": Optim(batch=4),
+             "seed": 0, "validate": checks(), "progress": False, **words}
+    model = copy.deepcopy(words.pop("model")) if copied else words.pop("model")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # for dropout, which draws from the global generator
+        return fit(model, words.pop("method"), words.pop("data"), epochs=epochs, store=store,
+                   **words)
+
+
+def strided() -> nn.Module:
+    model = network()
+    model.conv.stride = (1, 1)
+    model.conv.padding_mode = "circular"
+    return model
+
+
+def thawed() -> nn.Module:
+    model = network()
+    model.conv.weight.requires_grad_(False)
+    return model
+
+
+def of(source: str, name: str = "Written", **names: Any) -> Any:
+    """A class or function as if it stood in a cell of a notebook."""
+    space = {"__name__": "notebook", "F": F, "Method": Method, **names}
+    exec(compile(source, "<cell>", "exec"), space)
+    return space[name]
+
+
+LOSS = """
+SCALE = {0}
+def helper(logits, y):
+    return {1} * F.cross_entropy(logits, y)
+class Written(Method):
+    def loss(self, model, x, y, state, at):
+        return SCALE * helper(model(x), y) * {2}
+"""
+WRITTEN = {"method": of(LOSS.format(1, 1, 1))()}
+# what is given at first, what is given then, and what the refusal names
+EDITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a2: a field of a plain class": ({}, {"method": Weighted(2.0)}, "method.weight is 2.0, was 1"),
+    "a2: a field of its attack": ({}, {"method": Weighted(attack=PGD(0.1, 0.05, 2))},
+                                  "method.attack.steps is 2, was 1"),
+    "a2: a foreign attack's": ({"method": Weighted(attack=Foreign())},
+                               {"method": Weighted(attack=Foreign(0.02))}, "method.attack.step "),
+    "h15: the attack's bf16": ({}, {"method": Weighted(attack=dataclasses.replace(
+        ATTACK, bf16=True))}, "method.attack.bf16 is True"),
+    "a3: the initial weights": ({}, {"model": network(seed=5)}, "the initial weights changed"),
+    "a4: the loss": (WRITTEN, {"method": of(LOSS.format(1, 1, 2))()},
+                     "the source of class Written changed"),
+    "a4: a helper of the loss": (WRITTEN, {"method": of(LOSS.format(1, 2, 1))()}, "helper changed"),
+    "a4: a constant of the loss": (WRITTEN, {"method": of(LOSS.format(2, 1, 1))()}, "Written chan"),
+    "h15: an activation": ({}, {"model": network(torch.relu)}, "model is .*relu.*was .*tanh"),
+    "h15: dropout": ({}, {"model": network(p=0.1)}, 'model.drop is .*"p": 0.1'),
+    "h15: bf16": ({}, {"model": Accelerated(network())}, "model is 'Accelerated"),
+    "h15: channels last": ({}, {"model": network().to(memory_format=torch.channels_last)},
+                           "channels last is True"),
+    "h15: the padding": ({}, {"model": strided()}, "model.conv is .*circular"),
+    "h15: a frozen layer": ({}, {"model": thawed()}, "the frozen parameters is .*conv.weight"),
+    "h15: validation data": ({}, {"validate": checks(OTHER_VAL)}, "the source of .*validate chan"),
+    "h15: validation attack": ({}, {"validate": checks(eps=0.2)}, "the source of .*validate chan"),
+    "h15: no validation": ({}, {"validate": None}, "validate is not given"),
+    "h15: other validation": ({}, {"validate": lambda m, at: None}, "validate is '<lambda>'"),
+    "the data": ({}, {"data": TRAIN.masked(3)}, "the training data changed"),
+    "the seed": ({}, {"seed": 1}, "seed is 1, was 0"),
+    "the method": ({}, {"method": METHODS["natural"]()}, "method is 'Natural', was 'Weighted'"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_resume_names_what_differs(edit: str, tmp_path: Path) -> None:
+    """And fresh=True begins beside it; without it the same call then goes on there."""
+    before, after, says = EDITS[edit]
+    first = go(Store(tmp_path / "run"), **before)
+    with pytest.raises(CourseError, match=f"(?s)made by another run: .*{says}.*fresh=True"):
+        go(Store(tmp_path / "run"), **after)
+    fresh = go(Store(tmp_path / "run"), fresh=True, **after)
+    assert (tmp_path / "run-2" / "store.json").exists() and not (tmp_path / "run-3").exists()
+    assert same_weights(fresh.model, go(None, **after).model)
+    steps = Store(tmp_path / "run-2").latest()
+    again = go(Store(tmp_path / "run"), **after)
+    assert steps == (3, steps[1]) and same_weights(again.model, fresh.model)
+    assert same_weights(first.model, go(Store(tmp_path / "run"), **before).model)
+    assert fresh.identity != first.identity and fresh.identity == again.identity
+
+
+FIELDS = {"lr": 0.01, "batch": 6, "drops": ((0, 0.5),), "momentum": 0.5, "weight_decay": 0.1,
+          "augment": "crop-flip", "name": "sgd"}
+FRL = {"variant": "rw", "tau": (0.1, 0.07), "rates": (0.1, 0.1, 0.1), "lim": 0.4, "beta": 2.0,
+       "clip": (0.9, 3.0), "natural_reweight": False, "normaliser": "joint", "step": "own",
+       "windup": False, "update_every": 2}
+PGDS = {"eps": 0.2, "step_size": 0.02, "steps": 2, "objective": "ce", "start": "clean",
+        "noise": 0.1, "bf16": True, "scale": (1.0,) * 6}
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("begun")
+    go(Store(place), method=METHODS["frl"](attack=dataclasses.replace(ATTACK, objective="kl")))
+    return place
+
+
+@hypothesis.settings(max_examples=30, deadline=None, derandomize=True)
+@hypothesis.given(st.sampled_from([(part, word) for part, words in (
+    ("optim", FIELDS), ("method", FRL), ("attack", PGDS)) for word in words]))
+def test_any_edited_field_is_refused(begun: Path, edit: tuple[str, str]) -> None:
+    part, word = edit
+    attack, optim = dataclasses.replace(ATTACK, objective="kl"), Optim(batch=4)
+    method = METHODS["frl"](attack=attack)
+    if part == "optim":
+        changed = {"name": "sgd"} if word == "momentum" else {}
+        optim = dataclasses.replace(optim, **changed, **{word: FIELDS[word]})
+    else:
+        changed = {word: FRL[word]} if part == "method" else {
+            "attack": dataclasses.replace(attack, **{word: PGDS[word]})}
+        method = dataclasses.replace(method, **changed)
+    with pytest.raises(CourseError, match=rf"{part}\.{word} is .*fresh=True"):
+        go(Store(begun), method=method, optim=optim)
+
+
+def test_a_stopped_cell_runs_again_with_the_model_that_it_left(tmp_path: Path) -> None:
+    model, wanted = network(), go(None, epochs=2)
+
+    def stop(net: nn.Module, at: Step) -> Any:
+        if at.epoch == 1 and not stopped:
+            stopped.append(at)
+            raise KeyboardInterrupt
+        return checks()(net, at)
+
+    stopped: list[Step] = []
+    with pytest.raises(KeyboardInterrupt):
+        go(Store(tmp_path), epochs=2, model=model, copied=False, validate=stop)
+    assert not same_weights(model, network())
+    again = go(Store(tmp_path), epochs=2, model=model, copied=False, validate=stop)
+    assert same_weights(again.model, wanted.model) and again.history == wanted.history
+    go(Store(tmp_path), epochs=2, model=model, copied=False, validate=stop)  # it is finished
+    with pytest.raises(CourseError, match="optim.lr is 0.5"):
+        go(Store(tmp_path), epochs=2, model=model, validate=stop, optim=Optim(lr=0.5, batch=4))
+
+
+@pytest.mark.parametrize("name", ["natural", "pgd_at"])
+def test_d_a_training_goes_on_for_more_epochs(name: str, tmp_path: Path) -> None:
+    method = METHODS[name]()
+    for epochs in (1, 3):
+        done = go(Store(tmp_path), epochs, method=method)
+    wanted = go(None, 3, method=method)
+    assert same_weights(done.model, wanted.model) and done.history == wanted.history
+    with pytest.raises(CourseError, match="3 epochs, and epochs=2 asks for fewer"):
+        go(Store(tmp_path), 2, method=method)
+
+
+@pytest.mark.parametrize("name", ["fat", "gairat"])
+def test_d_but_not_with_a_method_that_plans_with_their_number(name: str, tmp_path: Path) -> None:
+    go(Store(tmp_path), 1, method=METHODS[name]())
+    with pytest.raises(CourseError, match="epochs is 2, was 1"):
+        go(Store(tmp_path), 2, method=METHODS[name]())
+
+
+def test_the_identity_is_the_same_in_another_process() -> None:
+    script = """if True:
+        from tests.traps.test_identity import *
+        from tests.frozen.make import identity
+        from course_lib.checkpoints import sources
+        written = of(LOSS.format("{'a', 'b'}", 1, 1))
+        print(identity(), sources([RECIPES["exp4/bat-code"].method, checks(), written]))
+        """
+    texts = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                            check=True, env={**os.environ, "PYTHONHASHSEED": seed}).stdout
+             for seed in "12"]
+    assert texts[0] == texts[1] and len(texts[0]) > 1000
+
+
+def test_an_older_checkpoint_is_refused_in_plain_words(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    store.open({"format": 1, "method": "PGDAT()", "seed": 0}, {})
+    store.close()
+    with pytest.raises(CourseError, match="was written by another version of the course.*fresh=T"):
+        go(Store(tmp_path / "run"))
+
+
+# ----------------------------------------------------------------------------------- doors of `fit`
+
+
+@pytest.mark.parametrize("name", ["natural", "pgd_at", "bat"])
+def test_a5_validate_is_called_once_an_epoch_and_changes_nothing(name: str) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def meddling(model: nn.Module, at: Step) -> Any:
+        seen.append((at.epoch, at.batch))
+        model.eval()
+        torch.rand(3, generator=at.generator)
+        return checks()(model, at)
+
+    plain, checked = (go(None, epochs=3, method=METHODS[name](), validate=v)
+                      for v in (None, meddling))
+    assert same_weights(plain.model, checked.model)
+    assert seen == [(0, 3), (1, 3), (2, 3)]
+    assert [len(h["validation"]) for h in checked.history] == [1, 1, 1]
+    assert [h["loss"] for h in checked.history] == [h["loss"] for h in plain.history]
+
+
+def test_a8_fit_returns_the_model_in_eval_mode() -> None:
+    assert not any(m.training for m in go(None).model.modules())
+
+
+def test_a9_a_second_class_of_a_name_is_refused_and_a_cell_may_run_again() -> None:
+    before = dict(METHODS)
+    cell = LOSS.format(1, 1, 1) + "    name = 'written'\n"
+    try:
+        of(cell)
+        again = of(cell)
+        assert METHODS["written"] is again
+        with pytest.raises(CourseError, match="'written' already, notebook.Written.*another name"):
+            of(cell.replace("Written", "Other"), "Other")
+        of("class Heir(Base):\n    pass", "Heir", Base=again)
+        assert METHODS["written"] is again
+        with pytest.raises(CourseError, match=r"'pgd_at' already, .*PGDAT\."):
+            of(cell.replace("'written'", "'pgd_at'"))
+    finally:
+        METHODS.clear()
+        METHODS.update(before)
+
+
+def returning(what: str, loss: str) -> Any:
+    return of(f"class Written(Method):\n    update_every = {what}\n    def loss(self, model, x, y, "
+              f"*_):\n        losses = F.cross_entropy(model(x), y, reduction='none')\n        "
+              f"return {loss}\n    def update(self, state, report, at):\n        pass\n")()
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    ({"method": "pgd_at"}, r"given 'pgd_at' in place of .*METHODS\[.pgd_at.\]\(\)"),
+    ({"method": METHODS["pgd_at"]}, r"given <class .*PGDAT.*METHODS\[.pgd_at.\]\(\)"),
+    ({"optim": "adam"}, r"given 'adam' in place of .*Optim\(.adam"),
+    ({"store": "folder"}, r"given 'folder' in place of .*Store\("),
+    ({"model": "lenet5"}, r"given 'lenet5' in place of .*build\("),
+    ({"method": returning("None", "losses")}, r"Written.loss returned \(4,\).*losses.mean"),
+    ({"method": returning("None", "losses.mean().item()")}, "loss returned float"),
+    ({"method": returning("None", "None")}, "loss returned NoneType"),
+    ({"method": returning("'epoch'", "losses.mean()")}, "Written.update returned None"),
+    ({"method": returning("'epochs'", "losses.mean()")}, "update_every .* is 'epochs'"),
+    ({"method": returning("0", "losses.mean()")}, "update_every .* is 0"),
+])
+def test_c_a_door_that_says_what_to_give(words: dict[str, Any], says: str) -> None:
+    with pytest.raises(CourseError, match=says):
+        go(**{"store": None, **words})
+
+
+# -------------------------------------------------------------------------------- recipes and shell
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    with_tiny_recipes(monkeypatch)
+    return monkeypatch
+
+
+def test_a4_a_finished_recipe_says_that_its_code_changed(tmp_path: Path,
+                                                         tiny: pytest.MonkeyPatch) -> None:
+    def put(k: int) -> None:
+        tiny.setitem(RECIPES, "tiny/first", dataclasses.replace(
+            RECIPES["tiny/first"], method=of(LOSS.format(1, 1, k))()))
+
+    def shell(**words: Any) -> Any:
+        return train("tiny/first", 0, tmp_path, limit=None, epochs=None, **words)
+
+    put(1)
+    first = shell()
+    assert first["made_from"]["identity"]["method"] == "Written"
+    put(2)
+    with pytest.warns(UserWarning, match="was trained before the source of class Written changed"):
+        assert shell()["history"] == first["history"]
+    with pytest.raises(CourseError, match="the source of class Written changed.*--fresh"):
+        run("tiny/first", 0, tmp_path, progress=False)
+    second = shell(fresh=True)
+    assert second["history"] != first["history"]
+    assert shell()["made_from"]["identity"] == second["made_from"]["identity"]
+
+
+def test_h10_a_changed_hot_start_is_not_finished(tmp_path: Path, tiny: pytest.MonkeyPatch) -> None:
+    def first(seed: int) -> None:
+        done, record = run("tiny/first", seed, tmp_path / "runs", progress=False)
+        publish("tiny/first", 0, done.model, {**record, "seed": 0}, tmp_path)
+
+    first(0)
+    _, record = run("tiny/second", 0, tmp_path / "runs", models=tmp_path, progress=False)
+    publish("tiny/second", 0, None, record, tmp_path)
+    assert record["made_from"]["start"]["of"] == "tiny/first"
+    assert finished("tiny/second", 0, tmp_path) == load_record("tiny/second", root=tmp_path)
+    first(1)
+    assert finished("tiny/second", 0, tmp_path) is None
+    del record["made_from"]["start"], record["made_from"]["identity"]  # as in an older record
+    publish("tiny/second", 0, None, record, tmp_path)
+    assert finished("tiny/second", 0, tmp_path)
+
+
+@pytest.mark.parametrize(("attack", "label"), [
+    (PGD(steps=20), "pgd20"), (PGD(0.3, steps=20), "pgd20"), (PGD(steps=10), "pgd10"),
+    (PGD(16 / 255, 4 / 255, 20), "pgd20, step 4/255")])
+def test_h25_a_record_names_the_attack_of_its_validation(
+        attack: PGD, label: str, tmp_path: Path, tiny: pytest.MonkeyPatch) -> None:
+    for transform in ("", "whole"):
+        tiny.setitem(RECIPES, "tiny/first", dataclasses.replace(
+            RECIPES["tiny/first"], validation=attack, transform=transform))
+        _, record = run("tiny/first", 0, tmp_path, epochs=0, progress=False)
+        assert record["validation"]["attack"] == label
+        assert record["made_from"]["validation_trained_on"] == (transform == "whole")
