@@ -96,22 +96,21 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
         progress: bool = True) -> tuple[Run, dict[str, Any]]:
     """Train a recipe with checkpoints under `out`, evaluate it, and return it with its record.
 
-    The same call resumes a training that was stopped; `fresh` begins beside it. The data is split
-    as `load` does by default, whatever the `seed` of the training. `limit` (training images) and
-    `epochs` shorten it, `mirror` is a second folder for checkpoints, `root` has the data, `models`
-    the stored models: `trained, record = run("exp1/natural", seed=0, out="runs")`.
+    The same call resumes a training that was stopped; `fresh` begins beside it. `limit` (training
+    images) and `epochs` shorten it, `mirror` is a second folder for checkpoints, `root` has the
+    data (split alike for every `seed`), `models` the stored models.
     """
     from course_lib.checkpoints import Store
     from course_lib.machine import device
 
     recipe, label = pick(resolve(TABLE), name, "recipe"), stored_name(name, limit, epochs)
-    data = pick(TRANSFORMS, recipe.transform, "transform")(
-        load(recipe.dataset, root=root, limit=limit))
+    change = pick(TRANSFORMS, recipe.transform, "transform")
+    data = change(load(recipe.dataset, root=root, limit=limit))
     epochs = recipe.epochs if epochs is None else integer(epochs, "epochs", 0)
     earlier = {need: _trained_before(need, seed, (Path(out), models), label.removeprefix(name))
                for need in recipe.needs}
-    # an edited recipe or earlier model begins beside the old checkpoints
-    train, about, place = data.train, dict[str, Any](), f"{label}/seed{seed}/{digest(recipe)}"
+    train, place = data.train, f"{label}/seed{seed}/{digest(recipe)}"
+    about: dict[str, Any] = {"validation_trained_on": recipe.transform == "whole"}
     if recipe.start:
         model, sha256 = earlier[recipe.start]
         place += f"-{sha256}"
@@ -120,18 +119,16 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
         model = build(recipe.model, seed=seed, classes=len(data.classes))
     if recipe.copies:
         train, copies = recipe.copies.join(train, *earlier[recipe.copies.of], seed)
-        about |= copies
-        place += f"-copies-{about['copies']['weights']}"
+        place, about = f"{place}-copies-{copies['copies']['weights']}", about | copies
     store = Store(Path(out) / place, mirror=None if mirror is None else Path(mirror) / place)
-    asks = recipe.method.update_every is not None and recipe.method.wants_report
-    validate = partial(_validate, data.val.take(slice(0, recipe.validation_images)),
-                       recipe.validation, asks == "flips") if asks else None
+    wants, part = recipe.method.wants_report, slice(0, recipe.validation_images)
+    validate = None if not wants or recipe.method.update_every is None else partial(
+        _validate, data.val.take(part), recipe.validation, wants == "flips")
     trained = fit(model.to(device()), recipe.method, train, epochs=epochs, optim=recipe.optim,
                   seed=seed, validate=validate, store=store, fresh=fresh, progress=progress)
-    about |= {"validation_trained_on": recipe.transform == "whole", "identity": trained.identity}
-    return trained, {"recipe": label, "seed": seed,
-                     "made_from": made_from(recipe, data, epochs) | about,
-                     "seconds": round(trained.seconds, 1),
+    about = made_from(recipe, data, epochs) | about | {"identity": trained.identity}
+    return trained, {"recipe": label, "seed": seed, "seconds": round(trained.seconds, 1),
+                     "made_from": about,
                      **_reports(recipe, trained.model, data, progress), "history": trained.history}
 
 

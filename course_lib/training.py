@@ -27,14 +27,15 @@ if TYPE_CHECKING:
     from course_lib.checkpoints import Store
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+    "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Optim:
     """The optimiser as data. `drops` holds (epoch, factor): from that epoch on the rate is
-    lr * factor. `augment` names how each batch is changed before the loss."""
+    lr * factor. With `cosine` it falls to zero along a cosine, over so many epochs. `augment` names
+    how each batch is changed before the loss."""
 
     name: str = "adam"
     lr: float = 1e-3
@@ -43,11 +44,17 @@ class Optim:
     momentum: float = 0.0
     weight_decay: float = 0.0
     augment: str = field(default="", repr=False)
+    nesterov: bool = False
+    cosine: int = 0
 
     def __post_init__(self) -> None:
         pick(OPTIMISERS, self.name, "optimiser")
         pick(AUGMENTATIONS, self.augment, "augmentation")
         integer(self.batch, "batch size", 1)
+        integer(self.cosine, "cosine, a number of epochs,", 0)
+        if self.nesterov and not (self.name == "sgd" and self.momentum):
+            raise CourseError(f"Nesterov is a momentum of sgd; given: {self.name} with momentum "
+                              f"{self.momentum}.")
         if not 0 < self.lr < math.inf:
             raise CourseError(f"The learning rate is {self.lr}; it must be positive, such as 1e-3.")
         for word in ("momentum", "weight_decay"):
@@ -56,13 +63,15 @@ class Optim:
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimiser of these settings, for the parameters of `model`."""
-        more = {"momentum": self.momentum} if self.name == "sgd" else {}
+        more = {"momentum": self.momentum, "nesterov": self.nesterov} if self.name == "sgd" else {}
         return OPTIMISERS[self.name](model.parameters(), lr=self.lr, fused=True,
                                      weight_decay=self.weight_decay, **more)
 
     def rate(self, epoch: int) -> float:
         """The learning rate in an epoch, which are counted from 0."""
-        return self.lr * next((f for e, f in reversed(self.drops) if epoch >= e), 1.0)
+        lr = self.lr * next((f for e, f in reversed(self.drops) if epoch >= e), 1.0)
+        # lr (1 + cos(pi t / T)) / 2
+        return lr * (1 + math.cos(math.pi * min(epoch / self.cosine, 1))) / 2 if self.cosine else lr
 
 
 def divided(by: float, every: int, epochs: int) -> tuple[tuple[int, float], ...]:
@@ -88,14 +97,15 @@ class Run:
 def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int, optim: Optim,
         seed: int, validate: Callable[[nn.Module, Step], Report] | None = None,
         store: Store | None = None, fresh: bool = False, progress: bool = True,
-        save_every: float | None = None) -> Run:
+        save_every: float | None = None, callback: Callable[[Run], object] | None = None) -> Run:
     """Train `model` in place and return it, in eval mode, with its history.
 
     With a `store`, training resumes where an earlier call was stopped. It is saved at the end of
     each epoch, when it is stopped, and every `save_every` seconds (by default every minute, or less
     often where a save is slow). Where another training was saved there, `fresh=True` begins beside
     it, and the same call without `fresh` goes on with it. `validate(model, at)` makes a report per
-    epoch, or those that the method asks for: give it validation data, never test data.
+    epoch, or those that the method asks for: give it validation data, never test data. `callback`
+    gets the run so far after each epoch. More `epochs` than before go on with a finished training.
 
     >>> fit(model, METHODS["pgd_at"](), data, epochs=10, optim=Optim(), seed=0)  # doctest: +SKIP
     """
@@ -120,6 +130,8 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
                 saver.tick()
             t.end_epoch()
             saver.save()
+            if callback and t.group.first:
+                callback(Run(model, t.history, t.seconds, t.identity))
     return Run(model.eval(), t.history, t.seconds, t.identity)
 
 

@@ -189,6 +189,9 @@ def test_a_record_of_something_else_is_not_up_to_date(kind: str, tmp_path: Path)
 
 SAME = [{"about": "in other words"}, {"seeds": 1}, {"examination": ()}, {"weights": False}]
 OTHER = [
+    {"optim": Optim("adamw", batch=8)}, {"optim": Optim("sgd", batch=8, momentum=0.9)},
+    {"optim": Optim("sgd", batch=8, momentum=0.9, nesterov=True)},
+    {"optim": Optim(batch=8, cosine=2)},
     {"epochs": 3}, {"transform": "whole"}, {"start": "exp1/natural"},
     {"validation": PGD(steps=3)}, {"dataset": "fashion-mnist"}, {"optim": Optim(batch=9)},
     {"optim": Optim(batch=8, drops=((1, 0.5),))}, {"optim": Optim(batch=8, augment="crop-flip")},

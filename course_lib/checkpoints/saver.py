@@ -105,11 +105,25 @@ class Saver:
 
     def tick(self) -> None:
         """After every batch: is it time to stop, or to save?"""
+        self.show()
         self.bar.update()
         if self.t.group.any(self.stopped):
             raise KeyboardInterrupt
         if time.monotonic() - self.saved_at >= self.every:
             self.save()
+
+    def show(self) -> None:
+        """pgd_at, epoch 3/15: 20 % ... loss 0.512, worst class 41 %, saved locally"""
+        t = self.t
+        if self.bar.disable or not t.position():
+            return
+        rows = t.reports or (t.history[-1]["validation"] if t.history else [])
+        loss = t.loss_sum / t.batch if t.batch else t.history[-1]["loss"]
+        self.bar.set_description_str(f"{t.method.name}, epoch {min(t.epoch + 1, t.epochs)}/"
+                                     f"{t.epochs}", refresh=False)
+        self.bar.set_postfix_str(", ".join([
+            f"loss {loss:.3f}", *(f"worst class {max(row['rob']):.0%}" for row in rows[:1]),
+            *([self.store.status] if self.store is not None else [])]), refresh=False)
 
     def save(self) -> None:
         """A save that fails warns; training goes on, and the last good checkpoint stays."""
@@ -126,7 +140,8 @@ class Saver:
         self.saved_at = time.monotonic()
         if self.asked is None:
             self.every = min(max(60.0, 100 * (self.saved_at - began)), 600.0)
-        self.bar.set_postfix_str(self.store.status)
+        self.show()
+        self.bar.refresh()
 
     def __exit__(self, *error: object) -> None:
         """However the training ended: save the last consistent state, and restore the rest."""
