@@ -46,6 +46,7 @@ class Saver:
                     t.restore(newest[1])
         if t.group.size > 1:
             t.group.align(t)
+            t.identity = t.group.from_first(t.identity)
         self.saved = t.position() if self.store and t.position() else -1
         self.saved_at = time.monotonic()
         self.began = self.saved_at - t.seconds

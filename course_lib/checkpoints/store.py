@@ -108,9 +108,9 @@ class Store:
                 "train again from the start, or train beside it: store = store.fresh().")
         if lines := _differences(identity, now["identity"]):
             raise OtherRun(
-                f"The store in {folder.path} was made by another run: {lines}. Undo this to go on "
-                "with that run, or begin beside it: fresh=True in Python, --fresh in a shell, or "
-                "store = store.fresh().")
+                f"The store in {folder.path} was made by another run: {lines}. Restore these "
+                "settings to go on with that run; or begin beside it with fresh=True (in a shell: "
+                "--fresh) or store = store.fresh().")
         if lines := _differences(environment, now["environment"]):
             self._warn(f"This run goes on in another environment, {lines}: results should be "
                        "equivalent, but may not be bit-identical.")
