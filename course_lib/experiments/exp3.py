@@ -41,6 +41,6 @@ REPORT: dict[str, Recipe] = {
         "The report's Remargin 1:10 as it described it", METHODS["frl_report"](**REPORTS),
         epochs=10),
     "exp3/report-remargin-mended": dataclasses.replace(
-        report_scheme("The report's Remargin 1:10 as its code would be without the slip",
-                      METHODS["frl_report_mended"](**REPORTS), epochs=10),
+        report_scheme("The report's Remargin 1:10 without the slip, a check every 20 batches",
+                      METHODS["frl_report_mended"](**REPORTS, update_every=20), epochs=10),
         validation=PGD(eps=16 / 255, step_size=1 / 255))}
