@@ -18,8 +18,9 @@ NOW = frozen()
 
 
 def test_every_recipe_is_frozen() -> None:
-    assert len(KEPT["recipes"]) == 188
-    assert NOW["recipes"] == KEPT["recipes"]
+    """New recipes may join; those of stored models never change."""
+    assert len(KEPT["recipes"]) >= 188
+    assert {name: NOW["recipes"].get(name) for name in KEPT["recipes"]} == KEPT["recipes"]
 
 
 @pytest.mark.parametrize("name", [n for n in KEPT if n != "recipes"])

@@ -74,10 +74,14 @@ class FRL(Method):
                               f"in order), rates {self.rates}, beta {self.beta} (all from 0).")
 
     @classmethod
-    def preset(cls, name: str, **changes: Any) -> FRL:
-        """authors_2022 or authors_2021, the same for all variants, with your changes. The authors
-        also have tau = 0.1 (rw, 2022), clip at 3 (rmrw, 2021) and lim = 0.3 (rm, 2021)."""
-        return dataclasses.replace(cls(**pick(PRESETS, name, "preset of FRL")), **changes)
+    def preset(cls, name: str, variant: str = "rmrw", **changes: Any) -> FRL:
+        """The constants of the authors' code, "authors_2022" or "authors_2021", with your changes.
+
+        >>> FRL.preset("authors_2021", "rm").lim
+        0.3
+        """
+        of_variant = pick(pick(PRESETS, name, "preset of FRL"), variant, f"variant in {name}")
+        return dataclasses.replace(cls(variant=variant, **of_variant), **changes)
 
     def init_state(self, n_classes: int) -> State:
         return {f"lam{k}": torch.zeros(n_classes) for k in range(3)} | even(n_classes)
@@ -132,10 +136,10 @@ def even(n_classes: int) -> State:
     return {"w0": weight, "w1": weight.clone(), "margin": torch.ones(n_classes)}
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "authors_2022": {},
-    "authors_2021": {
-        "beta": 1.0, "tau": (0.1, 0.1), "rates": (0.05, 0.10, 0.10), "clip": (0.98, 2.5),
-        "normaliser": "joint", "step": "fixed",
-    },
+_2021: dict[str, Any] = {"beta": 1.0, "tau": (0.1, 0.1), "rates": (0.05, 0.10, 0.10),
+                         "normaliser": "joint", "step": "fixed"}
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "authors_2022": {"rw": {"tau": (0.1, 0.1), "clip": (0.98, 2.5)}, "rmrw": {}},  # has no rm
+    "authors_2021": {"rw": _2021 | {"clip": (0.98, 2.5)}, "rmrw": _2021,
+                     "rm": _2021 | {"clip": (0.98, 2.5), "lim": 0.3}},
 }

@@ -12,7 +12,7 @@ from course_lib.errors import CourseError
 from course_lib.fairness import Errors, Report
 from course_lib.methods import Step
 from course_lib.methods.frl import FRL
-from course_lib.methods.frl_report import FRLReport
+from course_lib.methods.frl_report import FRLReport, FRLReportMended
 from course_lib.methods.trades import TRADES
 from course_lib.models import build
 from tests.helpers import labels, seeded
@@ -89,7 +89,7 @@ def test_tau_one_equals_trades(preset, scale):
     """No class exceeds the mean error by 1, so the weights are even and the loss is TRADES' (joint:
     divided by two)."""
     (x, y), model = batch(), build("lenet5", seed=3)
-    frl = FRL.preset(preset, variant="rw", tau=(1.0, 1.0))
+    frl = FRL.preset(preset, "rw", tau=(1.0, 1.0))
     state = frl.update(frl.init_state(10), report([0] * 9 + [900], [100] * 9 + [1000]), at())
     assert all(torch.equal(state[w], torch.full((10,), 0.1)) for w in ("w0", "w1"))
     trades = TRADES(frl.beta).loss(model, x, y, {}, at(5))
@@ -163,6 +163,27 @@ def test_windup_is_the_authors_and_can_be_turned_off(windup):
     torch.testing.assert_close(state["margin"], torch.tensor([0.98, 3.0]))
 
 
+@pytest.mark.parametrize(("year", "variant", "tau", "rate2", "clip", "lim", "beta"), [
+    (2021, "rw", 0.1, 0.1, 2.5, 0.5, 1.0), (2021, "rm", 0.1, 0.1, 2.5, 0.3, 1.0),
+    (2021, "rmrw", 0.1, 0.1, 3.0, 0.5, 1.0), (2022, "rw", 0.1, 0.2, 2.5, 0.5, 1.5),
+    (2022, "rmrw", 0.07, 0.2, 3.0, 0.5, 1.5)])
+def test_g1_presets_are_the_constants_of_the_authors_files(year, variant, tau, rate2, clip, lim,
+                                                           beta):
+    frl = FRL.preset(f"authors_{year}", variant)
+    assert (frl.variant, frl.tau, frl.rates[2], frl.clip[1], frl.lim, frl.beta) == (
+        variant, (tau, tau), rate2, clip, lim, beta)
+    assert (frl.normaliser, frl.step) == (("joint", "fixed") if year == 2021
+                                          else ("separate", "largest"))
+
+
+def test_g3_the_mended_report_attacks_half_a_batch_and_keeps_the_true_labels():
+    (x, y), model = batch(), build("lenet5", seed=3)
+    frl = FRLReportMended()
+    z = frl.attack(model, x[12:], y[12:], generator=at().generator)
+    want = cross_entropy(model(x), y) + cross_entropy(model(torch.cat([x[:12], z])), y)
+    torch.testing.assert_close(frl.loss(model, x, y, frl.init_state(10), at()), want)
+
+
 def test_the_report_forgets_and_uses_softmax():
     """Its phi starts at one each time: w = softmax(1 + a (gap - tau)); the boundary counts
     flips."""
@@ -200,6 +221,7 @@ def test_the_reports_boundary_loss_has_the_clean_prediction_and_its_weight():
     ("clip", lambda: FRL(clip=(2.0, 1.0))), ("rates", lambda: FRL(rates=(-1.0, 0.0, 0.0))),
     ("step", lambda: FRL(step="x")), ("normaliser", lambda: FRL(normaliser="x")),
     ("authors_2021, authors_2022", lambda: FRL.preset("authors_2023")),
+    ("variant in authors_2022 'rm'", lambda: FRL.preset("authors_2022", "rm")),
     ("validate", lambda: FRL().update(FRL().init_state(2), None, at())),
     ("flips", lambda: FRLReport().update({}, report([0, 0], [1, 1]), at())),
     ("validate=", lambda: FRLReport().update({}, None, at())),
