@@ -45,7 +45,7 @@ FACE = {name: f"{room}:{name}" for room, names in {  # public name: where it com
     "fairness": "Report", "methods": "METHODS Method", "models": "MODELS build",
     "training": "Optim fit", "zoo": "compare list_models load_model load_report results",
 }.items() for name in names.split()} | {"lesson": "lessons.lesson", "plots": "plots"}
-__all__ = [*sorted(FACE)]
+__all__ = list(FACE)
 
 
 def __getattr__(name: str) -> Any:

@@ -34,8 +34,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "patterns": {"nargs": "+", "help": "recipes, such as exp1 or exp1/pgd-*"},
     "--json": {"action": "store_true", "help": "machine-readable output on standard output"},
     "names": {"nargs": "*", "help": "only these recipes, such as exp1 or exp1/pgd-*"},
-    "--limit": {"type": int, "help": "use only so many training examples: four fifths to train on, one "
-                "fifth to validate on; never stored under the recipe's own name"},
+    "--limit": {"type": int, "help": "use only so many training examples, four fifths to train on, "
+                "the rest to validate on; never stored under the recipe's own name"},
     "--epochs": {"type": int, "help": "another number of epochs; never stored under the recipe's "
                  "own name"},
     "--data": {"type": Path, "dest": "root", "metavar": "DATA",
@@ -87,7 +87,7 @@ COMMANDS = {  # what each does, its function, and its options
               "--jobs --seeds --out"),
     "examine": ("put many stored models through attacks and add the reports to their records; the "
                 "same command again goes on", "lab.examine:examine_stored",
-                "--attack --eps --per-class --models patterns --jobs --seeds --out"),
+                "--attack --eps --per-class --data --models patterns --jobs --seeds --out"),
     "score": ("put the unfairness scores of stored models into their records; the same command "
               "again goes on", "lab.score:score_stored",
               "--per-class --data --models patterns --jobs --seeds --out"),
@@ -172,8 +172,6 @@ def shown(command: str, rows: Any, options: dict[str, Any], as_markdown: bool) -
             return "\n\n".join(markdown([t.columns, *t.values], "model", "seeds") if as_markdown
                                else t.set_index("model").rename_axis(None).to_string()
                                for t in tables)
-        case "completion":
-            return str(rows)
     from course_lib.lab.doctor import text
 
     return text(rows)
@@ -196,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (rows := resolve(f"course_lib.{COMMANDS[command][1]}")(**options)) is None:
             return 0  # of several processes the first one speaks
         text = (json.dumps(rows, default=vars) if as_json
-                else shown(command, rows, options, as_markdown))
+                else rows if isinstance(rows, str) else shown(command, rows, options, as_markdown))
     except (CourseError, CourseWarning) as e:
         sys.stderr.write(in_shell_words(f"{e}\n", command))
         return 1

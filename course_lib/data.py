@@ -171,7 +171,7 @@ class Split:
 
     def masked(self, i: int) -> Split:
         """The same split in the same order without example i, for leave-one-out in pairs."""
-        if self.hidden is not None or i not in range(len(self.y)):
+        if self.hidden is not None or not isinstance(i, int) or i not in range(len(self.y)):
             raise CourseError(f"There is no example {i!r:.100} to hide; this split holds "
                               f"{len(self.y)}, from 0, and hides at most one.")
         return Split(self.x, self.y, self.classes, self.groups, hidden=i)

@@ -71,6 +71,8 @@ def matching(names: Collection[str], patterns: Any) -> list[str]:
             raise CourseError(f"Nothing is called {f'{pattern}':.100}, so nothing was done."
                               f"{instead(names, pattern)}")
         fits |= mine
+    if not fits:
+        raise CourseError(f"No name was given, so nothing was done.{instead(names, '')}")
     return [n for n in names if n in fits]
 
 

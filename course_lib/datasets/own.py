@@ -77,7 +77,7 @@ def numbers(given: Any) -> Tensor:
             given = np.atleast_3d(array).transpose(2, 0, 1)
         if not isinstance(given, Tensor):
             array = np.asarray(given)
-            kind = {"b": bool, "f": np.float32, "u": np.int64, "i": np.int64}[array.dtype.kind]
+            kind = {"b": bool, "f": np.float64, "u": np.int64, "i": np.int64}[array.dtype.kind]
             given = torch.from_numpy(array.astype(np.uint8 if array.dtype == np.uint8 else kind))
         t = given.detach().cpu().to_dense()
         as_it_is = t.is_complex() or t.dtype in (torch.uint8, torch.bool)

@@ -58,7 +58,7 @@ def models_with_weights(patterns: Sequence[str], seeds: int | None,
                for name in matching(stored, patterns) for seed, files in stored[name].items()
                if "weights" in files and int(seed) < limit]
     if not matches:
-        raise CourseError(f"No weights of {', '.join(patterns)} are stored, only records.")
+        raise CourseError(f"No model whose weights are stored matches {', '.join(patterns)}.")
     return sorted(matches, key=lambda model: model[1])
 
 

@@ -53,7 +53,10 @@ def leave_out(patterns: Sequence[str], *, left_out: int = 100,
 
     `left_out` is how many examples are left out, one in each training. `running` is as in `sweep`.
     """
-    names = matching([n for n in RECIPES if not RECIPES[n].needs], patterns)
+    names = [n for n in matching(RECIPES, patterns) if not RECIPES[n].needs]
+    if not names:
+        raise CourseError(f"No recipe to leave examples out of matches {', '.join(patterns)}. "
+                          "Meant for it: luf/*.")
     bases = [Retraining(n, limit=limit, epochs=epochs, root=root) for n in names]
     plan = {(base, design): [base, *retrainings(base, design, left_out)] for base in bases
             for design in designs}
