@@ -3,6 +3,16 @@
     from course_lib import load, build, PGD, fit, evaluate, load_model, RECIPES, plots
 
 Each name is imported from its room when it is first used; `import course_lib` itself does no work.
+
+One line registers a network of your own, and one a data set, a function of (root, limit, seed):
+
+    >>> from torch import arange, nn, rand
+    >>> MODELS["mine"] = lambda classes=2: nn.Sequential(nn.Flatten(), nn.Linear(784, classes))
+    >>> mine = Split.of(rand(50, 28, 28), arange(50) % 2, classes=("cat", "dog"))
+    >>> LOADERS["mine"] = lambda root, limit, seed: Dataset(
+    ...     "mine", mine.classes, mine, lambda: halves(mine, limit, seed))
+    >>> build("mine")(load("mine", limit=20).train.x).shape
+    torch.Size([16, 2])
 """
 
 from __future__ import annotations
@@ -13,29 +23,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the table below once more, for editors and type checkers
     from course_lib import plots
     from course_lib.attacks import PGD
-    from course_lib.data import load
+    from course_lib.autoattack import AutoAttack
+    from course_lib.checkpoints import Store
+    from course_lib.data import LOADERS, Dataset, Split, halves, load
     from course_lib.errors import CourseError
     from course_lib.evaluation import evaluate
     from course_lib.experiments import RECIPES
+    from course_lib.explorer import explore
     from course_lib.fairness import Report
-    from course_lib.models import build
+    from course_lib.methods import METHODS, Method
+    from course_lib.models import MODELS, build
     from course_lib.training import Optim, fit
-    from course_lib.zoo import compare, list_models, load_model, load_report
+    from course_lib.zoo import compare, list_models, load_model, load_report, results
 
 __version__ = "0.1.0"
 
-FACE = {  # public name: where it comes from
-    "PGD": "attacks:PGD", "RECIPES": "experiments:RECIPES", "CourseError": "errors:CourseError",
-    "Optim": "training:Optim", "Report": "fairness:Report", "build": "models:build",
-    "compare": "zoo:compare", "evaluate": "evaluation:evaluate", "fit": "training:fit",
-    "lesson": "lessons.lesson", "list_models": "zoo:list_models", "load": "data:load",
-    "load_model": "zoo:load_model", "load_report": "zoo:load_report", "plots": "plots",
-    "results": "zoo:results",
-}
-__all__ = [
-    "PGD", "RECIPES", "CourseError", "Optim", "Report", "build", "compare", "evaluate", "fit",
-    "list_models", "load", "load_model", "load_report", "plots",
-]
+FACE = {name: f"{room}:{name}" for room, names in {  # public name: where it comes from
+    "attacks": "PGD", "autoattack": "AutoAttack", "checkpoints": "Store",
+    "data": "LOADERS Dataset Split halves load", "errors": "CourseError",
+    "evaluation": "evaluate", "experiments": "RECIPES", "explorer": "explore",
+    "fairness": "Report", "methods": "METHODS Method", "models": "MODELS build",
+    "training": "Optim fit", "zoo": "compare list_models load_model load_report results",
+}.items() for name in names.split()} | {"lesson": "lessons.lesson", "plots": "plots"}
+__all__ = list(FACE)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,4 @@
-"""The course from a shell: python -m course_lib
-{list,train,evaluate,sweep,examine,score,luf,results,doctor} [--json]
+"""The course from a shell: course-lib, or python -m course_lib
 
 Each command calls one function with its options. The function gives rows, which --json prints and
 `shown` makes readable. It is imported when it is called, so that --help answers at once.
@@ -10,11 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
+import warnings
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
+
+from course_lib import __version__
 
 
 def number(text: str) -> float:
@@ -27,11 +30,12 @@ def number(text: str) -> float:
 
 # what several commands share, and behind "command --option" what one has for itself
 OPTIONS: dict[str, dict[str, Any]] = {
-    "recipe": {},
+    "recipe": {"help": "a recipe's name, such as exp1/pgd-at; the command list has all"},
     "patterns": {"nargs": "+", "help": "recipes, such as exp1 or exp1/pgd-*"},
     "--json": {"action": "store_true", "help": "machine-readable output on standard output"},
-    "--limit": {"type": int, "help": "use only so many training examples; never stored under the "
-                "recipe's own name"},
+    "names": {"nargs": "*", "help": "only these recipes, such as exp1 or exp1/pgd-*"},
+    "--limit": {"type": int, "help": "use only so many training examples, four fifths to train on, "
+                "the rest to validate on; never stored under the recipe's own name"},
     "--epochs": {"type": int, "help": "another number of epochs; never stored under the recipe's "
                  "own name"},
     "--fresh": {"action": "store_true", "help": "begin anew, beside what was saved before"},
@@ -44,7 +48,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--models": {"type": Path, "help": "weights, records and manifest are here (default: "
                  "serialized_models)"},
     "--jobs": {"type": int, "default": 2, "help": "processes, one thread each (default: 2)"},
-    "--seed": {"type": int, "default": 0},
+    "--seed": {"type": int, "default": 0, "help": "of the training (default: 0)"},
     "--seeds": {"type": int, "help": "the first so many seeds (default: all of them)"},
     "--out": {"type": Path, "default": Path("runs"),
               "help": "what is unfinished is kept here (default: runs)"},
@@ -57,7 +61,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
                    "help": "how many examples, one after the other (default: 100)"},
     "--designs": {"nargs": "+", "default": ["paired", "seeds", "unpaired"],
                   "help": "default: paired seeds unpaired"},
-    "evaluate --attack": {"default": "pgd20"},
+    "evaluate --attack": {"default": "pgd20", "help": "pgd10, pgd20, cw20, pgd20-fine, pgd20-adult "
+                          "or autoattack (default: pgd20)"},
     "evaluate --eps": {"type": number,
                        "help": "the budget, such as 8/255 (default: the attack's own)"},
     "examine --attack": {"nargs": "+", "default": ["pgd20", "cw20", "autoattack"],
@@ -70,19 +75,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 COMMANDS = {  # what each does, its function, and its options
-    "list": ("the recipes, and which of their seeds are stored", "lab.sweep:list_recipes", ""),
+    "list": ("the recipes, and which of their seeds are stored", "lab.sweep:list_recipes",
+             "names --models"),
     "train": ("train one recipe; the same command again resumes it; under torchrun on several "
               "processors", "lab.sweep:train",
               "--limit --epochs --data --mirror --fresh recipe --seed --out"),
     "evaluate": ("put a stored model through an attack on the test set",
                  "lab.examine:evaluate_stored",
-                 "recipe --seed --attack --eps --per-class --models"),
+                 "recipe --seed --attack --eps --per-class --data --models"),
     "sweep": ("train many recipes at once; what is stored and verifies is skipped",
               "lab.sweep:sweep", "--limit --epochs --data --mirror --scheduler --models patterns "
               "--jobs --seeds --out"),
     "examine": ("put many stored models through attacks and add the reports to their records; the "
                 "same command again goes on", "lab.examine:examine_stored",
-                "--attack --eps --per-class --models patterns --jobs --seeds --out"),
+                "--attack --eps --per-class --data --models patterns --jobs --seeds --out"),
     "score": ("put the unfairness scores of stored models into their records; the same command "
               "again goes on", "lab.score:score_stored",
               "--per-class --data --models patterns --jobs --seeds --out"),
@@ -91,21 +97,43 @@ COMMANDS = {  # what each does, its function, and its options
             "--limit --epochs --data --scheduler --left-out --designs --models patterns --jobs "
             "--out"),
     "results": ("every stored report, or the table of means and spreads", "zoo:stored_reports",
-                "--models --markdown"),
+                "names --models --markdown"),
     "doctor": ("look at files, hashes, versions, kernel and disk, and say what to do; fails when "
                "something is bad", "lab.doctor:checkup", ""),
+    "completion": ("print a line that makes bash complete commands, options and recipes; once: "
+                   "course-lib completion >> ~/.bashrc", "__main__:completion", ""),
 }
 
 
 def parser() -> argparse.ArgumentParser:
     about = "Robust fairness: train, evaluate and compare the course's models."
-    p = argparse.ArgumentParser(prog="python -m course_lib", description=about)
+    called = Path(sys.argv[0]).stem
+    p = argparse.ArgumentParser(prog=called if called == "course-lib" else "python -m course_lib",
+                                description=about)
+    p.add_argument("--version", action="version", version=__version__)
     commands = p.add_subparsers(dest="command", required=True)
     for name, (about, _, options) in COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about)
         for option in ["--json", *options.split()]:
             command.add_argument(option, **OPTIONS.get(f"{name} {option}", OPTIONS.get(option, {})))
     return p
+
+
+def completion() -> str:
+    """A line for bash, which completes commands, options and recipes."""
+    from course_lib.experiments import RECIPES
+
+    options = sorted({o for o in OPTIONS if o.startswith("--")})
+    return f"complete -o default -W '{' '.join([*COMMANDS, *options, *RECIPES])}' course-lib"
+
+
+def in_shell_words(text: str, command: str) -> str:
+    """A message in which Python's name=value is the command's own option: --data for root=."""
+    options = COMMANDS[command][2].replace("--data", "--root").split()
+    for option in (o for o in options if o.startswith("--")):
+        python = option[2:].replace("-", "_")
+        text = re.sub(rf"(?<![\w@]){python}=(?=\S)", option.replace("root", "data") + " ", text)
+    return text
 
 
 def shown(command: str, rows: Any, options: dict[str, Any], as_markdown: bool) -> str:
@@ -116,8 +144,9 @@ def shown(command: str, rows: Any, options: dict[str, Any], as_markdown: bool) -
                              f"{len(r['weights'])} with weights   {r['about']}" for r in rows)
         case "train":
             nat, rob = (max(rows["validation"][kind]) for kind in ("nat", "rob"))
-            return (f"finished: {rows['recipe']}, seed {rows['seed']}, in {options['out']}; worst-"
-                    f"class errors on validation data: nat {nat:.1%}, rob {rob:.1%}")
+            return (f"finished: {rows['recipe']}, seed {rows['seed']}, in {options['out']}; trained"
+                    f" on {rows['made_from']['training_examples']:,} examples; worst-class errors "
+                    f"on validation data: nat {nat:.1%}, rob {rob:.1%}")
         case "evaluate":
             from course_lib.evaluation import named
             from course_lib.lab.examine import reaches
@@ -139,7 +168,7 @@ def shown(command: str, rows: Any, options: dict[str, Any], as_markdown: bool) -
             from course_lib.zoo import markdown, results
 
             tables = [table.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
-                      for _, table in results(root=options["root"]).groupby(
+                      for _, table in results(*options["names"], root=options["root"]).groupby(
                           ["data", "classes"], sort=False, dropna=False)]
             return "\n\n".join(markdown([t.columns, *t.values], "model", "seeds") if as_markdown
                                else t.set_index("model").rename_axis(None).to_string()
@@ -153,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = vars(parser().parse_args(argv))
     command, as_json = options.pop("command"), options.pop("json")
     as_markdown = options.pop("markdown", False)
-    from course_lib.errors import CourseError, resolve
+    from course_lib.errors import CourseError, CourseWarning, resolve
     from course_lib.machine import keep_memory
     from course_lib.zoo import models_dir
 
@@ -166,13 +195,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (rows := resolve(f"course_lib.{COMMANDS[command][1]}")(**options)) is None:
             return 0  # of several processes the first one speaks
         text = (json.dumps(rows, default=vars) if as_json
-                else shown(command, rows, options, as_markdown))
-    except CourseError as e:
-        sys.stderr.write(f"{e}\n")
+                else rows if isinstance(rows, str) else shown(command, rows, options, as_markdown))
+    except (CourseError, CourseWarning) as e:
+        sys.stderr.write(in_shell_words(f"{e}\n", command))
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write("Interrupted. What was saved last is kept; the same command goes on from "
-                         "there.\n")
+        sys.stderr.write("Interrupted." + " What was saved last is kept; the same command goes on "
+                         "from there." * ("out" in options) + "\n")
         return 130
     sys.stdout.write(text + "\n")
     return int(command == "doctor" and any(row.state == "bad" for row in rows))
@@ -188,5 +217,12 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-if __name__ == "__main__":
+def program() -> NoReturn:
+    """The script course-lib, and python -m course_lib."""
+    command = next((word for word in sys.argv[1:] if word in COMMANDS), "doctor")
+    warnings.formatwarning = lambda message, *_: in_shell_words(f"Note: {message}\n", command)
     leave(main())
+
+
+if __name__ == "__main__":
+    program()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from course_lib.errors import CourseError, integer, pick, resolve
+from course_lib.errors import CourseError, integer, pick, resolve, several
 
 EMBEDDED = Path(__file__).parent / "datasets" / "embedded"
 TRAIN_SHARE = 0.8
@@ -41,17 +40,18 @@ def load(name: str, *, root: str | os.PathLike[str] | None = None, limit: int | 
     """A data set by name, split with `seed`.
 
     `root` names a folder that holds the files. `limit` bounds the training examples (training and
-    validation together); a small one is served from the embedded images. A data set of your own
-    takes one line: LOADERS["mine"] = my_loader, a function of (root, limit, seed).
+    validation together, four to one); a small one is served from the embedded images. The stored
+    models were trained with seed 0: the `val` of another seed holds images that they have seen.
 
     >>> data = load("fashion-mnist", limit=1000)
     >>> len(data.train), len(data.val), len(data.test)
     (800, 200, 10000)
     """
     loader = resolve(pick(LOADERS, name, "data set"))
-    if limit is not None:
-        integer(limit, "limit", 1)
-    data: Dataset = loader(root, limit, integer(seed, "seed", 0))
+    if not (root is None or isinstance(root, str | os.PathLike)):
+        raise CourseError(f"root is {root!r:.100}; it must be the path of a folder.")
+    data: Dataset = loader(root, None if limit is None else integer(limit, "limit", 1),
+                           integer(seed, "seed", 0))
     return data
 
 
@@ -76,26 +76,22 @@ class Dataset:
     def val(self) -> Split:
         return self._halves[1]
 
-    @property
-    def groups(self) -> tuple[str, ...]:
-        return tuple(self.test.groups)
-
     def whole(self) -> Dataset:
         """The data set with its validation examples in the training split too, as in the report's
         Experiment 1. The validation split stays as it was."""
 
         def joined() -> tuple[Split, Split]:
-            t, v = self.train, self.val
+            t, v = self.train.take(slice(None)), self.val
             groups = {k: torch.cat([t.groups[k], v.groups[k]]) for k in t.groups}
             return Split(torch.cat([t.x, v.x]), torch.cat([t.y, v.y]), t.classes, groups), v
 
         return Dataset(self.name, self.classes, self.test, joined)
 
-    def without(self, classes: Iterable[int | str]) -> Dataset:
+    def without(self, classes: int | str | Sequence[int | str]) -> Dataset:
         """The data set without these classes (names or numbers); the others are renumbered in
         order."""
         n, numbers = len(self.classes), {name: c for c, name in enumerate(self.classes)}
-        gone = {c if isinstance(c, int) else pick(numbers, c, "class") for c in classes}
+        gone = {c if isinstance(c, int) else pick(numbers, c, "class") for c in several(classes)}
         rest = [c for c in range(n) if c not in gone]
         if len(rest) < 2 or not gone <= set(range(n)):
             raise CourseError(f"Cannot leave out {sorted(gone)} of {n} classes (0 to {n - 1}); two "
@@ -125,15 +121,30 @@ class Split:
     groups: Mapping[str, Tensor] = field(default_factory=dict)
     hidden: int | None = None  # the place of an example that batches leave out
 
+    @classmethod
+    def of(cls, given: Any, y: Any = None, *, classes: Sequence[str] | None = None) -> Split:
+        """A split of what you have: images and labels (tensors, NumPy, lists), a pair of them, a
+        torch Dataset or a DataLoader. A split is returned as it is.
+
+        >>> Split.of(torch.zeros(2, 28, 28, dtype=torch.uint8), [0, 1]).images().shape
+        torch.Size([2, 1, 28, 28])
+        """
+        if isinstance(given, Split):
+            return given
+        return cls(*resolve("course_lib.datasets.own:examples")(given, y, classes))
+
     def __post_init__(self) -> None:
         x, y, n = self.x, self.y, len(self.classes)
-        if x.dtype != torch.uint8 and not x.is_floating_point():
-            raise CourseError(f"Images are {x.dtype}; they must be bytes (uint8) or floats in "
-                              "[0, 1].")
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim > 1):
+            raise CourseError("A Split holds tensors, x [N, C, H, W] or [N, F] and y [N]. For "
+                              f"{type(x).__name__} and {type(y).__name__} call Split.of(x, y).")
+        if x.dtype not in (torch.uint8, torch.float32, torch.float64):
+            raise CourseError(f"Images are {x.dtype}; they must be bytes (uint8) or floats "
+                              "(float32) in [0, 1].")
         # written so that NaN, which compares as false, is refused too
         if x.is_floating_point() and x.numel() and not 0 <= x.min() <= x.max() <= 1:
             raise CourseError(f"Images must lie in [0, 1]; these span {x.min():g} to {x.max():g}. "
-                              "Divide by the largest value.")
+                              "Divide pixels by 255, and leave out Normalize: networks do that.")
         if y.dtype != torch.int64 or y.shape != x.shape[:1]:
             raise CourseError(f"{len(x)} images need {len(x)} labels of type int64; given: "
                               f"{y.dtype} {tuple(y.shape)}.")
@@ -150,21 +161,29 @@ class Split:
         return x.float() / 255 if x.dtype == torch.uint8 else x
 
     def take(self, index: Any) -> Split:
-        """A new split of the examples at `index` (a tensor of places, a mask or a slice)."""
+        """A new split of the examples at `index` (a tensor of places, a mask or a slice); a hidden
+        one is left out."""
+        if self.hidden is not None:
+            index = torch.arange(len(self.y))[index]
+            index = index[index != self.hidden]
         return Split(self.x[index], self.y[index], self.classes,
                      {k: g[index] for k, g in self.groups.items()})
 
     def masked(self, i: int) -> Split:
         """The same split in the same order without example i, for leave-one-out in pairs."""
-        if not 0 <= i < len(self.y):
-            raise CourseError(f"There is no example {i}; this split holds {len(self.y)}, from 0.")
+        if self.hidden is not None or not isinstance(i, int) or i not in range(len(self.y)):
+            raise CourseError(f"There is no example {i!r:.100} to hide; this split holds "
+                              f"{len(self.y)}, from 0, and hides at most one.")
         return Split(self.x, self.y, self.classes, self.groups, hidden=i)
 
     def per_class(self, n: int) -> Split:
-        """The first n examples of each class."""
-        places = [torch.nonzero(self.y == c).flatten()[: integer(n, "n", 1)]
-                  for c in range(len(self.classes))]
-        return self.take(torch.cat(places).sort().values)
+        """The first n examples of each class, which must have as many."""
+        rest = self.take(slice(None))
+        places = [torch.nonzero(rest.y == c).flatten() for c in range(len(self.classes))]
+        if integer(n, "n", 1) > (least := min(map(len, places), default=0)):
+            raise CourseError(f"{n:,} examples of each class were asked for; the smallest class "
+                              f"has {least:,} here. Ask for fewer.")
+        return rest.take(torch.cat([of_class[:n] for of_class in places]).sort().values)
 
     def digest(self) -> str:
         """sha256 of the images, the labels and the class names."""
@@ -209,6 +228,9 @@ def stratified(y: Tensor, seed: int) -> Tensor:
 
 def halves(pool: Split, limit: int | None, seed: int) -> tuple[Split, Split]:
     """80 % to train on, 20 % to validate on; `limit` keeps the beginning of both."""
+    if limit is not None and limit > len(pool):
+        raise CourseError(f"limit={limit} is more than the {len(pool)} training examples that "
+                          "there are. Leave it out, or ask for fewer.")
     order = stratified(pool.y, seed)
     cut = round(TRAIN_SHARE * len(order))
     n = len(order) if limit is None else limit
@@ -216,37 +238,12 @@ def halves(pool: Split, limit: int | None, seed: int) -> tuple[Split, Split]:
     return pool.take(order[:cut][:n_train]), pool.take(order[cut:][: n - n_train])
 
 
-PADDING = 4  # pixels
-
-
-def crop_flip(x: Tensor, generator: torch.Generator) -> Tensor:
-    """CIFAR's usual crop and flip: pad each image with four black pixels on every side, cut out a
-    window of the old size anywhere, and mirror half of the windows."""
-    n, _, height, width = x.shape
-    down, right = torch.randint(0, 2 * PADDING + 1, (2, n, 1), generator=generator)
-    mirrored = torch.rand(n, 1, generator=generator) < 0.5
-    across = torch.arange(width).expand(n, -1)
-    rows = down + torch.arange(height)
-    columns = right + torch.where(mirrored, across.flip(1), across)
-    padded = F.pad(x, [PADDING] * 4)
-    # [N, H, W, C]
-    windows = padded[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
-    return windows.permute(0, 3, 1, 2).contiguous()
-
-
-AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
-    "": lambda x, generator: x, "crop-flip": crop_flip}
+# A change of (x, generator), or the "module:name" of one, imported when used.
+AUGMENTATIONS: dict[str, str | Callable[[Tensor, torch.Generator], Tensor]] = {
+    "": lambda x, generator: x, "crop-flip": "course_lib.datasets.augmentations:crop_flip"}
 
 
 def augment(x: Tensor, generator: torch.Generator, kind: str) -> Tensor:
     """The training batch x [N, C, H, W] under a random change, a name in AUGMENTATIONS; every draw
-    comes from `generator`.
-
-    >>> augment(torch.rand(2, 3, 32, 32), torch.Generator().manual_seed(0), "crop-flip").shape
-    torch.Size([2, 3, 32, 32])
-    """
-    change = pick(AUGMENTATIONS, kind, "augmentation")
-    if kind and x.ndim != 4:
-        raise CourseError(f"Augmentation {kind!r} is for images [N, C, H, W]; these have the shape "
-                          f"{tuple(x.shape)}. Leave it out.")
-    return change(x, generator)
+    comes from `generator`."""
+    return resolve(pick(AUGMENTATIONS, kind, "augmentation"))(x, generator)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Collection, Mapping, Sequence
-from fnmatch import fnmatch
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
+from numbers import Integral
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -15,40 +16,73 @@ class CourseError(Exception):
     """A mistake that the reader can correct: what was given, what is allowed, what to do."""
 
 
+class CourseWarning(UserWarning):
+    """A figure that may mislead, and why."""
+
+
 def pick(table: Mapping[str, T], name: object, what: str) -> T:
-    """The entry of `name` in a table; the error for an unknown name lists the names.
+    """The entry of `name` in a table; the error for an unknown name suggests others.
 
     >>> pick({"lenet5": 1}, "lenet5", "model")
     1
     """
     if isinstance(name, str) and name in table:
         return table[name]
-    near = difflib.get_close_matches(str(name).lower(), table, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise CourseError(f"Unknown {what} {name!r}.{hint} There is: {', '.join(sorted(table))}.")
+    raise CourseError(f"Unknown {what} {name!r:.100}.{instead(table, name)}")
 
 
-def matching(names: Collection[str], patterns: Sequence[str]) -> list[str]:
-    """The names that fit a pattern such as exp1/pgd-*, or are in a group such as exp1.
+def instead(names: Collection[str], name: object) -> str:
+    """What an unknown name may stand for: names that it is a part of, in any case, or the nearest;
+    and which names there are, unless they are many and one is like it."""
+    low = f"{name}".lower()[:100]
 
-    The list is empty where no pattern fits. Patterns of which only some fit are an error.
+    def likeness(n: str) -> float:
+        parts = [n.lower(), *n.lower().split("/")]
+        return 2 if low in parts else 1 if low and low in n.lower() else max(
+            difflib.SequenceMatcher(None, low, part).ratio() for part in parts)
 
-    >>> matching(["exp1/natural", "exp10/natural"], ["exp1"])
+    like = {n: likeness(n) for n in sorted(names, key=len)}
+    best = [repr(n) for n in like if like[n] == max(0.6, *like.values())][:10]
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    listed = "" if best and more else f" There is: {', '.join(sorted(names)[:10])}{more}."
+    return (f" Did you mean {', '.join(best)}?" if best else "") + listed
+
+
+def several(given: Any) -> list[Any]:
+    """A list of what was given; of a word, or of what is no collection, a list of one."""
+    try:
+        return [given] if isinstance(given, str) else list(given)
+    except TypeError:
+        return [given]
+
+
+def matching(names: Collection[str], patterns: Any) -> list[str]:
+    """The names that fit a pattern such as exp1/pgd-*, or are in a group such as exp1. A pattern
+    that no name fits is an error.
+
+    >>> matching(["exp1/natural", "exp10/natural"], "EXP1")
     ['exp1/natural']
     """
-    fits = {p: [n for n in names if fnmatch(n, p) or n.startswith(p.rstrip("/") + "/")]
-            for p in patterns}
-    if any(fits.values()) and (bad := [p for p in patterns if not fits[p]]):
-        raise CourseError(f"Nothing is called {', '.join(bad)}, so nothing was done for the others "
-                          f"either. There is: {', '.join(names)}.")
-    return [n for n in names if any(n in some for some in fits.values())]
+    fits: set[str] = set()
+    for pattern in several(patterns):
+        low = f"{pattern}".lower().rstrip("/")
+        mine = {n for n in names if fnmatchcase(n.lower(), low) or n.lower().startswith(low + "/")}
+        if not mine:
+            raise CourseError(f"Nothing is called {f'{pattern}':.100}, so nothing was done."
+                              f"{instead(names, pattern)}")
+        fits |= mine
+    if not fits:
+        raise CourseError(f"No name was given, so nothing was done.{instead(names, '')}")
+    return [n for n in names if n in fits]
 
 
 def integer(value: object, what: str, least: int) -> int:
-    """`value`, if it is a whole number of at least `least`; otherwise an error about `what`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise CourseError(f"{what} is {value!r}; it must be a whole number, {least} or more.")
-    return value
+    """`value`, if it is a whole number from `least` to 2**63 - 1; otherwise an error about
+    `what`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not (
+            least <= int(value) < 2**63):
+        raise CourseError(f"{what} is {value!r:.100}; it must be a whole number, {least} or more.")
+    return int(value)
 
 
 def resolve(entry: Any) -> Any:

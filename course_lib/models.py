@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -204,7 +205,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 _SEEDING = threading.Lock()
 
 
-def build(name: str, *, seed: int = 0, **shape: int) -> nn.Module:
+def build(name: str, *, seed: int = 0, **shape: Any) -> nn.Module:
     """A freshly initialised network, the same for the same `seed`. `shape` is what the network
     takes, such as classes= and channels=. The global random state stays as it was.
 
@@ -212,12 +213,15 @@ def build(name: str, *, seed: int = 0, **shape: int) -> nn.Module:
     61706
     """
     make = pick(MODELS, name, "model")
+    takes = inspect.signature(make)
+    try:
+        takes.bind(**shape)
+    except TypeError:
+        raise CourseError(f"{name} cannot be built with {', '.join(sorted(shape))}; it takes "
+                          f"{', '.join(takes.parameters)}, and moves by .to('cuda').") from None
     for word, value in shape.items():
-        integer(value, f"{word} of {name}", 2 if word == "classes" else 1)
+        if word in takes.parameters and type(takes.parameters[word].default) is int:
+            integer(value, f"{word} of {name}", 2 if word == "classes" else 1)
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(integer(seed, "seed", 0))
-        try:
-            return make(**shape)
-        except TypeError:
-            raise CourseError(f"{name} cannot be built with {', '.join(sorted(shape))}; it takes "
-                              f"{', '.join(inspect.signature(make).parameters)}.") from None
+        return make(**shape)

@@ -95,8 +95,6 @@ def stored_models(root: Root = None, *patterns: str) -> list[StoredModel]:
     """All stored models, or those whose names match a pattern such as "exp1" or "exp2/rew*"."""
     stored = manifest(root)
     names = sorted(matching(stored, patterns) if patterns else stored)
-    if patterns and not names:
-        pick(stored, patterns[0], "model")  # it says which names there are
     return [_stored_model(name, int(seed), stored[name][seed], root)
             for name in names for seed in sorted(stored[name], key=int)]
 
@@ -222,9 +220,9 @@ def missing(*names: str, attack: str = "", root: Root = None) -> bool:
     return bool(lines)
 
 
-def stored_reports(root: Root = None) -> list[dict[str, Any]]:
+def stored_reports(root: Root = None, names: Sequence[str] = ()) -> list[dict[str, Any]]:
     """One object per stored report: recipe, seed, attack, eps, classes, counts, nat, rob."""
-    return [{"recipe": m.name, "seed": m.seed, **r.to_json()} for m in stored_models(root)
+    return [{"recipe": m.name, "seed": m.seed, **r.to_json()} for m in stored_models(root, *names)
             for r in m.reports]
 
 

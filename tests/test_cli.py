@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from course_lib.__main__ import COMMANDS, main
+from course_lib.__main__ import COMMANDS, OPTIONS, in_shell_words, main
 from course_lib.attacks import PGD
-from course_lib.evaluation import evaluate, named
+from course_lib.evaluation import NAMED, evaluate, named
 from course_lib.experiments import RECIPES
 from course_lib.lab.publish import drop_weights, publish
 from course_lib.lab.score import PLANS, Plan, Search
@@ -53,8 +53,10 @@ def test_list(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows.keys() == RECIPES.keys() and rows["tiny/first"]["stored"] == [0, 1]
     natural = rows["exp1/natural"]
     assert (natural["stored"], natural["epochs"], natural["seeds"]) == ([], 15, 5)
-    code, out, err = call(capsys, "list")
+    code, out, err = call(capsys, "list", "TINY", "exp1/pgd*")
     assert (code, err) == (0, "") and "2 of 2 seeds stored, 2 with weights" in out
+    assert {line.partition("/")[0] for line in out.splitlines()} == {"tiny", "exp1"}
+    assert all(r["stored"] == [] for r in data(capsys, "list", "tiny", "--models", "nowhere"))
     drop_weights("tiny/first", 1)
     assert next(r for r in data(capsys, "list") if r["recipe"] == "tiny/first")["weights"] == [0]
     monkeypatch.setenv("COURSE_MODELS", "nowhere")
@@ -113,6 +115,7 @@ def test_examine(capsys: Capture) -> None:
 
 
 def test_results(capsys: Capture) -> None:
+    assert data(capsys, "results", "tiny/f*") == data(capsys, "results") != []
     rows = data(capsys, "results")
     assert [(r["recipe"], r["seed"]) for r in rows] == [("tiny/first", 0), ("tiny/first", 1)]
     assert list(rows[0]) == ["recipe", "seed", "attack", "eps", "classes", "counts", "nat", "rob"]
@@ -138,6 +141,8 @@ def test_train_and_train_again(capsys: Capture, tmp_path: Path) -> None:
     record = data(capsys, "train", "tiny/first", "--seed", "1", "--out", "mine")
     assert (record["recipe"], record["seed"]) == ("tiny/first", 1)
     assert record["made_from"]["training_examples"] == 24
+    assert "trained on 24 examples" in call(capsys, "train", "tiny/first", "--seed", "1", "--out",
+                                            "mine")[1]
     assert json.loads((tmp_path / "mine" / "tiny" / "first" / "seed1.json").read_text()) == record
     assert data(capsys, "train", "tiny/first", "--seed", "1", "--out", "mine") == record
     code, out, _ = call(capsys, "train", "tiny/first", "--limit", "12", "--epochs", "1")
@@ -159,6 +164,8 @@ def test_interrupted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("course_lib.lab.sweep.run", interrupt)
     code, out, err = call(capsys, "train", "tiny/first")
     assert code == 130 and out == "" and "goes on from there" in err
+    monkeypatch.setattr("course_lib.lab.examine.evaluate", interrupt)
+    assert call(capsys, "evaluate", "tiny/first") == (130, "", "Interrupted.\n")
 
 
 @pytest.mark.parametrize(
@@ -179,9 +186,9 @@ def test_interrupted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
         (["train", "exp1/natural", "--data", "nowhere"], "nowhere lacks train-images"),
         (["train", "tiny/first", "--out", "models/manifest.json"], "Choose a folder"),
         (["train", "tiny/second", "--seed", "5"], "needs tiny/first, seed 5"),
-        (["sweep", "tony"], "No recipe matches tony"),
-        (["score", "tony"], "No model whose weights are stored matches tony"),
-        (["luf", "tony"], "Meant for it: luf"),
+        (["sweep", "tony"], "Nothing is called tony"),
+        (["score", "tony"], "Nothing is called tony"),
+        (["luf", "tiny/second"], "Meant for it: luf"),
         (["examine", "tiny/first", "--attack", "pgd30"], "autoattack"),
         (["sweep", "tiny/first", "tony"], "Nothing is called tony"),
         (["examine", "tiny/first", "tiny/fist"], "Nothing is called tiny/fist"),
@@ -223,6 +230,36 @@ def test_help(command: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])
     assert caught.value.code == 0 and "--json" in capsys.readouterr().out
+
+
+def test_every_option_is_explained_without_torch() -> None:
+    """The attacks are listed by hand, since evaluation.NAMED needs torch."""
+    assert [name for name, row in OPTIONS.items() if not row.get("help")] == []
+    assert [name for name in NAMED if name not in OPTIONS["evaluate --attack"]["help"]] == []
+    script = ("import sys\nfrom course_lib.__main__ import main\ntry: main(sys.argv[1:])\n"
+              "finally: print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])")
+    for words in (["--help"], ["--version"], ["evaluate", "--help"]):
+        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True,
+                              text=True, cwd=Path(__file__).parent.parent, check=True)
+        assert done.stdout.endswith("[]\n"), words
+
+
+def test_completion(capsys: Capture) -> None:
+    line = call(capsys, "completion")[1]
+    for begun, rest in (("eval", "evaluate"), ("--per", "--per-class"), ("exp1/n", "exp1/natural")):
+        words = line[line.index("-W '") + 4:].partition("'")[0]
+        done = subprocess.run(["bash", "-c", f"{line}\ncompgen -W '{words}' -- {begun}"],
+                              capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [rest]
+
+
+@pytest.mark.parametrize(("command", "text", "shown"), [
+    ("train", "(root=FOLDER), or limit=6000.", "(--data FOLDER), or --limit 6000."),
+    ("evaluate", "per_class=5, limit=5", "--per-class 5, limit=5"),
+    ("train", "exp1/natural@limit=100@epochs=1", "exp1/natural@limit=100@epochs=1"),
+    ("results", "set COURSE_MODELS=runs", "set COURSE_MODELS=runs")])
+def test_a_message_is_in_the_words_of_its_command(command: str, text: str, shown: str) -> None:
+    assert in_shell_words(text, command) == shown
 
 
 def test_as_a_program() -> None:

@@ -23,9 +23,12 @@ def test_a_near_miss_gets_a_hint(name: str) -> None:
 
 def test_patterns_fit_names_and_groups_in_the_order_of_the_names() -> None:
     names = ["exp1/a", "exp2/b", "exp10/a"]
-    assert matching(names, ["exp2", "*/a"]) == names and matching(names, ["nothing"]) == []
-    with pytest.raises(CourseError, match="Nothing is called exp3, so nothing was done"):
-        matching(names, ["exp1", "exp3"])
+    assert matching(names, ["EXP2", "*/a"]) == names and matching(names, "exp1") == ["exp1/a"]
+    for patterns, say in ((["exp1", "exp3"], "Nothing is called exp3, so nothing was done"),
+                          ([], "No name was given"), ("b", "Did you mean 'exp2/b'"),
+                          (None, "Nothing is called None")):
+        with pytest.raises(CourseError, match=say):
+            matching(names, patterns)
 
 
 @pytest.mark.parametrize("value", [1, 7, 10**12, 0, -1, 1.0, "1", None, True, float("nan")])

@@ -6,6 +6,7 @@ import pkgutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -13,8 +14,8 @@ import course_lib
 from course_lib.zoo import models_dir
 
 FACE = ("load", "build", "PGD", "fit", "evaluate", "load_model", "RECIPES", "plots")
-MODULES = sorted(m.name for m in pkgutil.walk_packages(course_lib.__path__, "course_lib.")
-                 if not m.name.endswith("__main__"))
+MODULES = sorted(["course_lib", *(m.name for m in pkgutil.walk_packages(
+    course_lib.__path__, "course_lib.") if not m.name.endswith("__main__"))])
 HEAVY = (
     "IPython",
     "ipywidgets",
@@ -33,7 +34,8 @@ NEEDS_MODELS = {"course_lib.zoo"}
 
 
 @pytest.mark.parametrize("name", [*FACE, "CourseError", "Report", "Optim", "list_models",
-                                  "load_report"])
+                                  "load_report", "Method", "Split", "Store", "AutoAttack",
+                                  "explore", "Dataset", "LOADERS", "MODELS", "METHODS", "results"])
 def test_public_names(name: str) -> None:
     assert getattr(course_lib, name) is not None and name in course_lib.__all__
 
@@ -69,7 +71,10 @@ def test_the_readmes_import_line_works() -> None:
 def test_examples_in_docstrings(name: str) -> None:
     if name in NEEDS_MODELS and not (models_dir() / "manifest.json").exists():
         pytest.skip("serialized_models/manifest.json is not there yet; `make models` makes it")
-    result = doctest.testmod(importlib.import_module(name))
+    names = vars(course_lib) | {n: getattr(course_lib, n) for n in course_lib.__all__}
+    with mock.patch.dict(course_lib.LOADERS), mock.patch.dict(course_lib.MODELS):
+        result = doctest.testmod(importlib.import_module(name),
+                                 globs=names if name == "course_lib" else None)
     assert result.failed == 0
 
 
@@ -79,3 +84,4 @@ def test_the_examples_are_found() -> None:
               for name in MODULES}
     assert all(counts[f"course_lib.{room}"]
                for room in ("attacks", "data", "errors", "evaluation", "models", "training", "zoo"))
+    assert counts["course_lib"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -11,7 +12,7 @@ import numpy as np
 from course_lib import data
 from course_lib.data import Dataset, Split
 from course_lib.datasets import sources
-from course_lib.errors import CourseError
+from course_lib.errors import CourseError, CourseWarning
 from course_lib.files import cache_dir, sha256_of
 
 SHA256 = {  # of the images' bytes [N, 3, 32, 32] followed by the labels' (int64)
@@ -30,13 +31,22 @@ def full(folder: Path | None, part: str) -> Split:
     """All 50,000 or 10,000 images, from the user's folder or the course's cache.
 
     Either may hold torchvision's cifar-10-batches-py, or one cifar10.npz with x_train, y_train,
-    x_test and y_test, for machines that reach only a package index.
+    x_test and y_test, for machines that reach only a package index. Without a network the test
+    images are the embedded ones, and a warning says so.
     """
     path = (folder or cache_dir()) / "cifar10.npz"
     if path.is_file():
         return from_npz(path, part)
-    raw = sources.opened("CIFAR10", folder, "the folder cifar-10-batches-py",
-                         " At most 2,000 images are embedded: limit=2000.", train=part == "train")
+    try:
+        raw = sources.opened("CIFAR10", folder, "the folder cifar-10-batches-py", " At most 2,000 "
+                             "images are embedded: limit=2000.", train=part == "train")
+    except CourseError:
+        if folder or part == "train":
+            raise
+        warnings.warn("CIFAR-10 could not be downloaded, so its test images are the 2,000 that are "
+                      "embedded, a stratified fifth of them. For all: connect to the internet, or "
+                      "name a folder that holds them, root=FOLDER.", CourseWarning, stacklevel=2)
+        return embedded(part)
     return sources.as_split(raw.data.transpose(0, 3, 1, 2), raw.targets, CIFAR10)
 
 

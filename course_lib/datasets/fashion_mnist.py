@@ -49,8 +49,8 @@ def training_folder() -> Path:
         if all(sources.find_file(place, name) for name in FASHION_MD5):
             return place
     sources.opened("FashionMNIST", None, "the files of the 60,000 training images",
-                   " Or name their folder (root=... or COURSE_DATA), or ask for the 6,000 embedded "
-                   "ones: limit=6000.")
+                   " Or name their folder (root=FOLDER), or ask for the 6,000 embedded ones: "
+                   "limit=6000.")
     return place
 
 

@@ -6,6 +6,7 @@ When the last batch of a model is done, its report joins its record; the weights
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from course_lib.attacks import PGD
 from course_lib.data import Split, load
-from course_lib.errors import CourseError, integer, matching, pick
+from course_lib.errors import CourseError, CourseWarning, integer, matching, pick
 from course_lib.evaluation import counted, evaluate, named, predictions
 from course_lib.experiments import RECIPES
 from course_lib.fairness import Report
@@ -57,8 +58,7 @@ def models_with_weights(patterns: Sequence[str], seeds: int | None,
                for name in matching(stored, patterns) for seed, files in stored[name].items()
                if "weights" in files and int(seed) < limit]
     if not matches:
-        raise CourseError(f"No model whose weights are stored matches {', '.join(patterns)}. There "
-                          f"is: {', '.join(stored)}.")
+        raise CourseError(f"No model whose weights are stored matches {', '.join(patterns)}.")
     return sorted(matches, key=lambda model: model[1])
 
 
@@ -126,7 +126,9 @@ def examine_all(cases: Sequence[Case], out: Path | str, **running: Any) -> None:
 def examined_images(name: str, per_class: int | None, root: Path | None = None) -> Split:
     """The test images of a recipe: all, or the first so many of each class."""
     recipe = pick(RECIPES, name.partition("@")[0], "recipe")
-    return _images(recipe.dataset, recipe.transform, per_class, root)
+    with warnings.catch_warnings():  # a report on the embedded images alone is never stored
+        warnings.simplefilter("error", CourseWarning)
+        return _images(recipe.dataset, recipe.transform, per_class, root)
 
 
 @functools.lru_cache(maxsize=4)
@@ -155,9 +157,11 @@ def reaches(attack: Any) -> str:
 
 
 def evaluate_stored(recipe: str, seed: int, attack: str, eps: float | None, per_class: int | None,
-                    models: Path) -> Row:
+                    models: Path, root: Path | None = None) -> Row:
     """One stored model's report under an attack; it is not stored."""
     examiner = named(attack, eps)
     model = load_model(recipe, seed=integer(seed, "seed", 0), root=models).to(device())
-    report = evaluate(model, examined_images(recipe, per_class), examiner, name=attack)
+    made = pick(RECIPES, recipe.partition("@")[0], "recipe")
+    images = _images.__wrapped__(made.dataset, made.transform, per_class, root)  # not kept
+    report = evaluate(model, images, examiner, name=attack)
     return {"recipe": recipe, "seed": seed, **report.to_json()}

@@ -53,7 +53,7 @@ def leave_out(patterns: Sequence[str], *, left_out: int = 100,
 
     `left_out` is how many examples are left out, one in each training. `running` is as in `sweep`.
     """
-    names = matching([n for n in RECIPES if not RECIPES[n].needs], patterns)
+    names = [n for n in matching(RECIPES, patterns) if not RECIPES[n].needs]
     if not names:
         raise CourseError(f"No recipe to leave examples out of matches {', '.join(patterns)}. "
                           "Meant for it: luf/*.")

@@ -48,9 +48,6 @@ def chosen(patterns: Sequence[str], seeds: int | None = None) -> list[tuple[str,
     [('exp1/natural', 0), ('exp1/pgd-at', 0)]
     """
     names = matching(RECIPES, patterns)
-    if not names:
-        raise CourseError(f"No recipe matches {', '.join(patterns)}. There is: "
-                          f"{', '.join(RECIPES)}.")
     counts = {n: RECIPES[n].seeds if seeds is None else integer(seeds, "seeds", 1) for n in names}
     return sorted([(n, s) for n in names for s in range(counts[n])], key=lambda pair: pair[1])
 
@@ -119,10 +116,11 @@ def up_to_date(record: Record, *places: Path) -> bool:
     return True
 
 
-def list_recipes() -> list[Record]:
-    """Each recipe, and which of its seeds are stored."""
-    stored, rows = model_files().entries(), list[Record]()
-    for name, recipe in RECIPES.items():
+def list_recipes(names: Sequence[str] = (), models: Path | None = None) -> list[Record]:
+    """Each recipe, or those that match, and which of its seeds are stored."""
+    stored, rows = model_files(models).entries(), list[Record]()
+    for name in matching(RECIPES, names or "*"):
+        recipe = RECIPES[name]
         seeds = {int(seed): files for seed, files in stored.get(name, {}).items()}
         rows.append({"recipe": name, "about": recipe.about, "epochs": recipe.epochs,
                      "seeds": recipe.seeds, "stored": sorted(seeds),

@@ -10,6 +10,7 @@ import torch
 from course_lib import CourseError, load
 from course_lib.datasets import cifar10
 from course_lib.datasets.cifar10 import CIFAR10
+from course_lib.errors import CourseWarning
 
 # the full set as arrays, on machines where somebody put it
 HOME = Path.home() / ".cache" / "course-data" / "cifar10.npz"
@@ -50,12 +51,16 @@ def test_one_file_of_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         load("cifar10", root=tmp_path)
 
 
-def test_more_than_is_embedded_is_never_a_smaller_set(tmp_path: Path,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_is_embedded_is_never_a_smaller_set_without_a_word(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path))
-    with pytest.raises(CourseError, match="could not be downloaded.*or connect to the internet. "
-                       "At most 2,000 images are embedded: limit=2000"):
-        load("cifar10", limit=2001)
+    for limit in (None, 2001):
+        with pytest.warns(CourseWarning, match="the 2,000 that are embedded.*root=FOLDER"):
+            data = load("cifar10", limit=limit)
+        assert data.test.digest() == load("cifar10", limit=1).test.digest()
+        with pytest.raises(CourseError, match="could not be downloaded.*or connect to the internet."
+                           " At most 2,000 images are embedded: limit=2000"):
+            data.train  # noqa: B018
     monkeypatch.setenv("COURSE_DATA", str(tmp_path))
     with pytest.raises(CourseError, match="or name no folder. At most 2,000 images"):
         load("cifar10", limit=10)

@@ -196,8 +196,7 @@ def test_two_processes_and_a_bar(models: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(("patterns", "words", "say"), [
-    (["tony"], {},
-     "No model whose weights are stored matches tony. There is: tiny/first, tiny/sec"),
+    (["tony"], {}, "Nothing is called tony, so nothing was done. Did you mean .tiny/first"),
     (["tiny/second"], {}, "No model whose weights are stored matches tiny/second"),
     ([NAME], {"eps": 8.0}, "For 8 grey levels"),
     ([NAME], {"per_class": 0}, "per-class is 0"),

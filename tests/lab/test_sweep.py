@@ -64,9 +64,9 @@ def test_patterns(patterns: list[str], found: set[str]) -> None:
     assert {s for _, s in chosen(patterns, 1)} == {0}
 
 
-@pytest.mark.parametrize("patterns", [["tony"], ["exp"], []])
+@pytest.mark.parametrize("patterns", [["tony"], ["exp1/nat"], []])
 def test_a_pattern_that_matches_nothing(patterns: list[str]) -> None:
-    with pytest.raises(CourseError, match="No recipe matches.*exp1/natural"):
+    with pytest.raises(CourseError, match="so nothing was done"):
         chosen(patterns)
 
 

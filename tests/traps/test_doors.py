@@ -1,0 +1,271 @@
+"""What people type into load, Split, Split.of, build and a list of names: it works, or a
+CourseError says what to give. Findings C and D, H19, H26, B3 and B4, and whatever came to mind."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+
+from course_lib import LOADERS, MODELS, RECIPES, Split, build, load
+from course_lib.data import halves
+from course_lib.errors import CourseError, instead, integer, matching, pick
+from tests.helpers import THREE, images, labels, split, tiny_dataset
+
+BYTES = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), np.uint8)  # [N, H, W, C]
+GREY, Y = BYTES[..., 0], np.arange(6) % 3
+COLOURS, GREYS = (torch.from_numpy(a) for a in (BYTES.transpose(0, 3, 1, 2).copy(), GREY[:, None]))
+PICTURES = [Image.fromarray(a) for a in BYTES]
+
+
+class Pictures(torch.utils.data.Dataset[Any]):
+    """A torch Dataset as torchvision's are: it has class names, and no IndexError at its end."""
+
+    def __init__(self, picture: Callable[[int], Any], n: int = 6) -> None:
+        self.picture, self.n, self.classes = picture, n, ["cat", "dog", "frog"]
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        return self.picture(i % 6), i % 3
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        yield from zip(GREY, Y, strict=True)
+
+
+# ---------------------------------------------------------------------------------- what they have
+
+OF: dict[str, tuple[tuple[Any, ...], Tensor]] = {
+    "bytes [N, H, W]": ((GREY, Y), GREYS), "bytes [N, H, W, C]": ((BYTES, Y), COLOURS),
+    "bytes [N, C, H, W]": ((COLOURS, Y), COLOURS), "int64": ((GREY.astype(int), Y), GREYS),
+    "uint16": ((GREY.astype("u2"), list(Y)), GREYS), "lists": ((GREY.tolist(), Y.tolist()), GREYS),
+    "float64": ((GREY / 255, Y), (GREYS.double() / 255).float()),
+    "half": ((images(6).half(), labels(6)), images(6).half().float()),
+    "with a gradient": ((images(6).requires_grad_(), labels(6)), images(6)),
+    "bool": ((GREY > 99, Y), (GREYS > 99).float()),
+    "sparse": ((images(6).to_sparse(), Y), images(6)),
+    "a table": ((images(6, (14,)), Y), images(6, (14,))), "Keras": ((BYTES, Y[:, None]), COLOURS),
+    "float labels": ((GREY, Y.astype(float)), GREYS), "a pair": (((GREY, Y),), GREYS),
+    "a batch": ((next(iter(DataLoader(TensorDataset(COLOURS, labels(6)), 6))),), COLOURS),
+    "a list of pictures": ((PICTURES, Y), COLOURS),
+    "pictures": ((Pictures(PICTURES.__getitem__),), COLOURS),
+    "grey pictures": ((Pictures(lambda i: Image.fromarray(GREY[i])),), GREYS),
+    "pictures with transparency": ((Pictures(lambda i: PICTURES[i].convert("RGBA")),), COLOURS),
+    "a Dataset of NumPy": ((Pictures(BYTES.__getitem__),), COLOURS),
+    "a stream": ((Stream(),), GREYS),
+    "a Subset": ((Subset(Pictures(BYTES.__getitem__), range(6)),), COLOURS),
+    "a DataLoader": ((DataLoader(TensorDataset(GREYS, labels(6)), 4),), GREYS),
+    "pairs": (([*zip(GREY, Y, strict=True)],), GREYS),
+    "a split": ((Split(GREYS, labels(6), THREE),), GREYS),
+}
+
+
+@pytest.mark.parametrize("name", OF)
+def test_c_split_of_takes_what_people_have(name: str) -> None:
+    given_, x = OF[name]
+    found = Split.of(*given_)
+    assert torch.equal(found.x, x) and found.x.dtype in (torch.uint8, torch.float32)
+    assert found.y.tolist() == Y.tolist() and found.y.dtype == torch.int64
+    named = name == "a split" or isinstance(given_[0], Pictures | Subset)
+    assert found.classes == (THREE if named else ("0", "1", "2"))
+    assert Split.of((found.x, found.y), classes=list("abc")).classes == ("a", "b", "c")
+
+
+def test_c_a_slow_one_has_a_progress_bar(monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    now = iter(range(10**6))
+    monkeypatch.setattr("tqdm.std.time", lambda: next(now))  # each look at the clock costs a second
+    Split.of(Pictures(GREY.__getitem__, 50))
+    assert "reading" in capsys.readouterr().err
+    monkeypatch.setattr("tqdm.std.time", lambda: 0)
+    Split.of(Pictures(GREY.__getitem__, 50))
+    assert capsys.readouterr().err == ""
+
+
+def of(*words: Any, **names: Any) -> Callable[[], object]:
+    return lambda: Split.of(*words, **names)
+
+
+DOORS: dict[str, tuple[Callable[[], object], str]] = {
+    "Split(numpy)": (lambda: Split(GREY, Y, THREE), r"ndarray and ndarray call Split.of\(x, y\)"),
+    "Split(numpy labels)": (lambda: Split(images(6), Y, THREE), "call Split.of"),
+    "Split(no batch)": (lambda: Split(images(6)[:, 0, 0, 0], labels(6), THREE), r"\[N, C, H, W\]"),
+    "half": (lambda: Split(images(6).half(), labels(6), THREE), "float16; they must be bytes"),
+    "negative labels": (of(GREY, Y - 1), r"from 0, one for each image; .* \[-1, 0, 1"),
+    "labels beyond": (of(GREY, Y, classes=["a", "b"]), "there are 2 classes"),
+    "wild labels": (of(GREY, Y + 10**12), "np.unique"), "NaN": (of(GREY * np.nan, Y), "nan"),
+    "half a label": (of(GREY, Y + 0.5), "Labels must number"),
+    "words": (of(GREY, ["a"] * 6), "list"),
+    "one-hot": (of(GREY, np.eye(3)[Y]), r"6 images need 6 labels.*\(6, 3\)"),
+    "normalised": (of(GREY / 100 - 1, Y), r"\[0, 1\].*leave out Normalize"),
+    "ints of 0 and 1": (of((GREY > 9).astype(int), Y), "int64; they must be bytes"),
+    "lengths": (of(GREY, Y[:5]), "6 images need 6 labels"),
+    "empty": (of(GREY[:0], Y[:0]), "Labels"),
+    "an empty Dataset": (of(Pictures(abs, 0)), "without pairs"),
+    "no labels": (of(GREY), "Give images"),
+    "a path": (of("mnist/"), "Give images and labels"), "None": (of(None), "NoneType"),
+    "a course data set": (of(tiny_dataset()), "such as data.test"),
+    "dicts": (of([{"x": 1}]), "list of dict"), "ragged": (of([[1, 2], [3]], [0, 1]), "one shape"),
+    "shapes": (of(Pictures(lambda i: GREY[i, i:])), "differ in shape.*Resize"),
+    "complex": (of(GREY + 1j, Y), "not numbers"), "one image": (of(GREY[0], Y), "8 images need 8"),
+    "16 bits": (of([Image.fromarray(GREY[0].astype("i4"))], [0]), "not numbers"),
+    "a scalar": (of(torch.tensor(1)), "without pairs"),
+    "no array": (of(GREY, None), "without pairs"),
+    "classes=3": (of(GREY, Y, classes=3), "classes is 3; give a list"),
+    "classes='cat'": (of(GREY, Y, classes="cat"), "give a list with the name of each class"),
+    "take too many": (lambda: split(5).per_class(2), "smallest class has 1 here"),
+    "per_class 5000 of 1000": (lambda: load("fashion-mnist").test.per_class(5000),
+                               "5,000 examples of each class.* 1,000 here"),
+    "limit above the size": (lambda: halves(split(20), 21, 0), "limit=21 is more than the 20"),
+    "masked twice": (lambda: split().masked(1).masked(2), "hides at most one"),
+    "masked of a word": (lambda: split().masked("1"), "no example '1'"),
+    "without nothing": (lambda: tiny_dataset().without(None), "Unknown class None"),
+    "without('Shrit')": (lambda: load("fashion-mnist").without("Shrit"), "Did you mean 'Shirt'"),
+    "load(5)": (lambda: load(5), "Unknown data set 5"),
+    "load(root=5)": (lambda: load("cifar10", root=5), "root is 5"),
+    "load(limit='9')": (lambda: load("cifar10", limit="9"), "limit is '9'"),
+    "a seed too long": (lambda: load("adult", seed=2**63), "seed is 9223372036854775808"),
+    "build(device=)": (lambda: build("lenet5", device="cuda"), r"takes classes, channels.*\.to\("),
+    "build('LeNet-5')": (lambda: build("LeNet-5"), "Did you mean 'lenet5'"),
+    "build(None)": (lambda: build(None), "Unknown model None"),
+    "build(classes='10')": (lambda: build("lenet5", classes="10"), "classes of lenet5 is '10'"),
+    "build(seed=None)": (lambda: build("lenet5", seed=None), "seed is None"),
+    "a long name": (lambda: build("x" * 10**6), "Unknown model 'x{50}"),
+}
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_c_a_sentence_says_what_to_give(name: str) -> None:
+    call, say = DOORS[name]
+    with pytest.raises(CourseError, match=say) as caught:
+        call()
+    assert len(str(caught.value)) < 600
+
+
+def test_c_what_works_now() -> None:
+    assert tiny_dataset().without("dog").classes == ("cat", "frog")
+    assert tiny_dataset().without(1).classes == ("cat", "frog")
+    assert sum(p.numel() for p in build("resnet18", large=True, classes=2).parameters()) > 10**7
+    assert integer(np.int64(3), "n", 1) == 3
+
+
+def test_c_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network's own words are its own business."""
+    monkeypatch.setitem(MODELS, "mine", lambda classes=2, dropout=0.5: torch.nn.Dropout(dropout))
+    assert build("mine", dropout=0.25).p == 0.25
+    with pytest.raises(CourseError, match="classes of mine is 1"):
+        build("mine", classes=1)
+
+
+# ------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(("name", "first"), [
+    ("pgd-at", "'exp1/pgd-at', 'exp4/pgd-at'"), ("EXP1/Natural", "'exp1/natural'"),
+    ("exp1/naturel", "'exp1/natural'"), ("reweihgt-05", "'exp2/reweight-05'"), ("", None)])
+def test_d_the_suggestion_comes_first(name: str, first: str | None) -> None:
+    with pytest.raises(CourseError) as one:
+        pick(RECIPES, name, "recipe")
+    with pytest.raises(CourseError) as many:
+        matching(RECIPES, [name.replace("EXP1/", "")])
+    for said in (str(one.value), str(many.value)):
+        hint = said.partition(". ")[2]
+        assert hint.startswith(f"Did you mean {first}" if first else "There is: ")
+        assert said.count("/") <= 40 and sum(n in said for n in RECIPES) <= 14
+    assert ("more." in said) == (first is None)
+
+
+# ---------------------------------------------------------------------------------- what is hidden
+
+
+@given(st.integers(2, 30), st.data())
+def test_h19_what_is_hidden_stays_hidden(n: int, data: Any) -> None:
+    s, i = split(n, (1, 1, 1)), data.draw(st.integers(0, n - 1))
+    less, gone = s.masked(i), s.x[i].item()
+    wants = data.draw(st.lists(st.integers(0, n - 1), max_size=40))
+    parts = [less.take(torch.tensor(wants, dtype=torch.long)), less.take(slice(None, None, 2)),
+             less.take(less.y == less.y[i]), less.take(slice(None))]
+    if least := int((less.take(slice(None)).y.bincount(minlength=3)).min()):
+        parts.append(less.per_class(least))
+        assert parts[-1].y.bincount().tolist() == [least] * 3
+    whole = type(tiny_dataset())("tiny", THREE, s, lambda: (less, s.take([0])))
+    assert gone not in whole.without("dog").train.x
+    assert len(whole.whole().train) == n and (i == 0 or gone not in whole.whole().train.x)
+    assert all(gone not in part.x for part in parts) and parts[0].y.tolist() == [
+        int(s.y[place]) for place in wants if place != i]
+
+
+# ----------------------------------------------------------------------------------------- offline
+
+
+@pytest.mark.parametrize(("words", "code", "say"), [
+    ("evaluate cifar10/pgd-at --per-class 2 --attack pgd10", 0, "Note: CIFAR-10.*--data FOLDER"),
+    ("train exp1/pgd-at", 1, r"--data FOLDER\), or ask for the 6,000 embedded ones: --limit 6000"),
+    ("train cifar10/pgd-at", 1, "embedded: --limit 2000"), ("examine cifar10/pgd-at --jobs 1 "
+     "--attack pgd10 --per-class 2", 1, "the 2,000 that are embedded")])
+def test_b3_b4_offline_advice_is_right_and_in_the_shells_words(words: str, code: int, say: str,
+                                                               tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "course_lib", *words.split()], cwd=tmp_path,
+                          env=os.environ | {"COURSE_CACHE": str(tmp_path / "cache"),
+                                            "PYTHONPATH": str(Path(__file__).parents[2])},
+                          capture_output=True, text=True)
+    assert done.returncode == code and "root=" not in done.stderr and "limit=" not in done.stderr
+    assert re.search(say, done.stderr) and ("errors on 20" in done.stdout) == (not code)
+
+
+# ------------------------------------------------------------------------------------ odd requests
+
+NAMES = dict.fromkeys([*RECIPES][:20], 0)
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.binary(),
+    st.just(object()), st.just(int), st.builds(dict), st.sampled_from([*LOADERS, *NAMES]),
+    st.lists(st.integers(-1, 9), max_size=4), st.complex_numbers(), st.sets(st.integers(0, 3)),
+    st.builds(lambda shape, kind, top: (np.random.default_rng(0).random(shape) * top).astype(kind),
+              st.lists(st.integers(0, 4), max_size=5), st.sampled_from("?bBHiqQefdFU"),
+              st.sampled_from([1, 255, 300])),
+    st.builds(lambda shape, kind: torch.ones(shape).to(kind),
+              st.lists(st.integers(0, 4), max_size=5),
+              st.sampled_from([torch.uint8, torch.bool, torch.int32, torch.int64, torch.half,
+                               torch.bfloat16, torch.float32, torch.float64, torch.complex64])))
+MANY = st.one_of(ODD, st.tuples(ODD, ODD), st.lists(st.tuples(ODD, ODD), max_size=3))
+
+
+@settings(max_examples=250)
+@given(MANY, ODD, ODD, ODD)
+def test_c_a_result_or_a_sentence(a: Any, b: Any, c: Any, d: Any) -> None:
+    calls: dict[str, Callable[[], Any]] = {
+        "of": lambda: Split.of(a, b), "named": lambda: Split.of(a, b, classes=c),
+        "split": lambda: Split(a, b, ("0", "1")), "pick": lambda: pick(NAMES, a, "recipe"),
+        "matching": lambda: matching(NAMES, a), "instead": lambda: instead(NAMES, a),
+        "load": lambda: load(a), "load with": lambda: load("adult", root=b, limit=c, seed=d),
+        "without": lambda: tiny_dataset().without(a), "masked": lambda: split().masked(b),
+        "per_class": lambda: split().per_class(b), "integer": lambda: integer(a, "n", 0),
+        "build": lambda: build("lenet5", classes=min(c, 99) if type(c) is int else c, seed=d),
+        "build a name": lambda: build(b, channels=c)}
+    for call in calls.values():
+        try:
+            with mock.patch.dict(LOADERS, {n: lambda *_: tiny_dataset() for n in LOADERS}):
+                found = call()
+        except CourseError as e:
+            assert str(e)
+            continue
+        if isinstance(found, Split):
+            x = found.images()
+            assert len(found.y) == len(x) and (not x.numel() or 0 <= x.min() <= x.max() <= 1)
