@@ -207,7 +207,7 @@ def test_a_training_goes_on_to_the_bit(tmp_path: Path) -> None:
         with pytest.raises(ArithmeticError):
             train(model, store)
         hook.remove()
-        assert helpers.same_weights(full, train(Small(seed=5), Store(tmp_path / str(call))))
+        assert helpers.same_weights(full, train(Small(seed=1), Store(tmp_path / str(call))))
     assert not helpers.same_weights(full, train(Small(seed=1), optim=PLAIN))
     with pytest.raises(CourseError, match="optim"):  # a store of another augmentation
         train(Small(seed=1), Store(tmp_path / "2"), PLAIN)
