@@ -46,7 +46,7 @@ def matching(names: Collection[str], patterns: Sequence[str]) -> list[str]:
 
 def integer(value: object, what: str, least: int) -> int:
     """`value`, if it is a whole number of at least `least`; otherwise an error about `what`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
         raise CourseError(f"{what} is {value!r}; it must be a whole number, {least} or more.")
     return value
 

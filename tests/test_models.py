@@ -14,6 +14,7 @@ from course_lib.data import load
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.inference import frozen, predict
+from course_lib.judge import CourseWarning
 from course_lib.methods import METHODS
 from course_lib.models import MODELS, Accelerated, Block, PreActResNet, build
 from course_lib.training import Optim, fit
@@ -212,7 +213,8 @@ def test_an_attack_in_bfloat16_is_judged_where_it_ends() -> None:
     let_off, to_the_end = (int((predict(model, z, y) == y).sum()) for z in (
         walk.first_wrong, attack(model, x, y, generator=seeded(0))))
     assert to_the_end < let_off
-    rob = evaluate(model, test, attack, progress=False).rob
+    with pytest.warns(CourseWarning, match="bfloat16, which is for training"):
+        rob = evaluate(model, test, attack, progress=False).rob
     assert rob.mean == pytest.approx(1 - to_the_end / len(test))
 
 
