@@ -15,6 +15,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Real
 from typing import Any
 
 import torch
@@ -88,15 +90,18 @@ class PGD:
     bf16: bool = False
 
     def __post_init__(self) -> None:
-        if bad := [s for s in self.scale if not 0 < s < math.inf]:
-            raise CourseError(f"scale holds {bad[0]:g}; every feature's scale must be a positive "
+        scales = self.scale if isinstance(self.scale, tuple | list) else (None,)
+        if bad := [s for s in scales if not (isinstance(s, Real) and 0 < s < math.inf)]:
+            raise CourseError(f"scale holds {bad[0]}; every feature's scale must be a positive "
                               "number, such as 1 / its range.")
         pick(OBJECTIVES, self.objective, "objective")
         pick(dict.fromkeys(STARTS), self.start, "start")
         integer(self.steps, "steps", 0)
         one, scale = torch.ones(1, dtype=torch.float64), torch.ones(1) if self.scale else None
         for name, units in (("eps", scale), ("step_size", scale), ("noise", None)):
-            _budget(getattr(self, name), one, name, units)
+            value = _budget(getattr(self, name), one, name, units)
+            if isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, value.item())
 
     def __repr__(self) -> str:
         """Omits `scale` and `bf16` at their defaults, so that older checkpoints still match."""
@@ -105,8 +110,11 @@ class PGD:
         return f"PGD({', '.join(shown)})"
 
     def at(self, eps: float) -> PGD:
-        """The same attack under another budget."""
-        return dataclasses.replace(self, eps=eps)
+        """The same attack under another budget; its step grows alike where it would not reach."""
+        a, other = self.step_size, dataclasses.replace(self, eps=eps)
+        if 0 < self.eps <= self.steps * a < other.eps:
+            a = min(a * other.eps / self.eps, other.eps)
+        return dataclasses.replace(other, step_size=a)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, **options: Any) -> Tensor:
         """The last iterate, z_K. The options are those of `path`."""
@@ -167,10 +175,12 @@ class WalkSetup:
     @classmethod
     def of(cls, attack: PGD, model: nn.Module, x: Tensor, y: Tensor, eps: Number | None = None,
            step_size: Number | None = None, generator: torch.Generator | None = None) -> WalkSetup:
-        x, scale = check_images(x, y), attack.scale_for(x)
+        x, scale = check_images(x, () if y is None else y), attack.scale_for(x)
         e = _budget(attack.eps if eps is None else eps, x, "eps", scale)
         a = _budget(attack.step_size if step_size is None else step_size, x, "step_size", scale)
-        g = torch.Generator().manual_seed(0) if generator is None else generator
+        g = 0 if generator is None else generator
+        if not isinstance(g, torch.Generator):
+            g = torch.Generator().manual_seed(integer(g, "generator", 0))
         z0, noise, clean = x, None, x.new_zeros(len(x), 0)
         if attack.start == "uniform":  # x + e (2 r - 1), without temporaries
             z0 = _draw(torch.rand, x.shape, g, x).mul_(2).sub_(1).mul_(e).add_(x)
@@ -195,6 +205,8 @@ class WalkSetup:
         with torch.enable_grad(), frozen(model):
             z = z.detach().requires_grad_()
             logits = logits_of(model, z, self.y)
+            if not logits.requires_grad:
+                raise CourseError("PGD needs a gradient, and the model's logits have none.")
             loss = OBJECTIVES[self.attack.objective](logits, self.y, self.clean).sum()
             (gradient,) = torch.autograd.grad(loss, z)
         return logits.detach(), gradient
@@ -238,7 +250,11 @@ def project(z: Tensor, x: Tensor, eps: Tensor) -> Tensor:
 
 def _budget(value: Number, x: Tensor, name: str, scale: Tensor | None) -> Tensor:
     """One number, or one per example of x, as [B, 1, 1, 1]; with a scale as [B, F]."""
-    v = torch.as_tensor(value, dtype=x.dtype, device=x.device).detach().reshape(-1)
+    try:
+        value = float(Fraction(value)) if isinstance(value, str) else value
+        v = torch.as_tensor(value, dtype=x.dtype, device=x.device).detach().reshape(-1)
+    except (TypeError, ValueError, RuntimeError, ArithmeticError):
+        raise CourseError(f"{name} is {value!r}; give a number, 8 / 255 or '8/255'.") from None
     allowed = (v >= 0) & ((v <= 1) if scale is None else (v < math.inf))
     if not allowed.all():
         rule = ("images lie in [0, 1], so it must be from 0 to 1. For 8 grey levels of 255 write "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,17 +11,9 @@ from tqdm.auto import tqdm
 
 from course_lib.attacks import ATTACKS, PGD
 from course_lib.data import Split, batches
-from course_lib.errors import CourseError, pick, resolve
+from course_lib.errors import CourseError, integer, pick, resolve
 from course_lib.fairness import Errors, Report
 from course_lib.inference import check_fit, predict
-
-
-class Attack(Protocol):
-    """Anything that makes adversarial images: PGD, AutoAttack, a student's own."""
-
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *,
-                 generator: torch.Generator) -> Tensor: ...
-
 
 NAMED: dict[str, Any] = {
     **ATTACKS,
@@ -41,10 +33,14 @@ def named(attack: str, eps: float | None = None) -> Any:
     return chosen if eps is None else chosen.at(eps)
 
 
-def evaluate(model: nn.Module, split: Split, attack: Attack | None = None, *, name: str = "",
+def evaluate(model: nn.Module | str, split: Any, attack: Any = None, *, name: str = "",
              early: bool = True, count_clean: bool = True, flips: bool = False, batch: int = 500,
              seed: int = 0, progress: bool = True) -> Report:
-    """Per-class standard and robust errors.
+    """Per-class standard and robust errors, with warnings where they may mislead (judge/).
+
+    `model` may be a stored one's name; `split` a Dataset (its test split), a DataLoader or a pair
+    (x, y); `attack` a name, a budget, or another library's attack(x, y). The default is PGD() or,
+    for a stored model, its recipe's own attack.
 
     An image is robust if the model is right on it with and without the attack (AutoAttack's
     convention). With `count_clean=False` only the attacked image counts, as in the papers' code.
@@ -57,11 +53,18 @@ def evaluate(model: nn.Module, split: Split, attack: Attack | None = None, *, na
     >>> evaluate(build("lenet5"), test, progress=False).nat.counts[0] > 0
     True
     """
-    attack = PGD() if attack is None else attack
-    answers = predictions(model, split, attack, early=early and not flips, batch=batch, seed=seed,
-                          skip_wrong=count_clean and not flips, name=name, progress=progress)
-    return counted(answers, split.classes, name, float(getattr(attack, "eps", 0.0)),
-                   count_clean=count_clean, flips=flips)
+    from course_lib import judge
+
+    network, examples, chosen, name = judge.given(model, split, attack, name)
+
+    def evaluated(attack: Any) -> Report:
+        answers = predictions(network, examples, attack, early=early and not flips, batch=batch,
+                              seed=integer(seed, "seed", 0), name=name, progress=progress,
+                              skip_wrong=count_clean and not flips)
+        return counted(answers, examples.classes, name, float(attack.eps),
+                       count_clean=count_clean, flips=flips)
+
+    return judge.judged(evaluated, network, examples, chosen)
 
 
 def counted(answers: Tensor, classes: tuple[str, ...], name: str, eps: float, *,
@@ -80,11 +83,12 @@ def counted(answers: Tensor, classes: tuple[str, ...], name: str, eps: float, *,
     return Report(nat, rob, classes, name, eps, flipped if flips else None)
 
 
-def predictions(model: nn.Module, split: Split, attack: Attack, *, early: bool = True,
+def predictions(model: nn.Module, split: Split, attack: Any, *, early: bool = True,
                 skip_wrong: bool = True, batch: int = 500, seed: int = 0,
                 **options: Any) -> Tensor:
     """[3, N]: each image's label, its prediction when clean, and its prediction under attack.
 
+    `attack(model, x, y, generator=...)` makes adversarial images: PGD, AutoAttack, another.
     With `early` PGD stops at the first wrong iterate, unless it computes in bfloat16: that iterate
     may be right in float32, in which the model is judged. With `skip_wrong` an image that is
     already wrong when clean is not attacked. The options are those of `per_image`.

@@ -72,6 +72,7 @@ class Report:
     attack: str = ""
     eps: float = 0.0
     flips: Errors | None = None  # predictions that the attack changed, where they were counted
+    warnings: tuple[str, ...] = ()  # what makes these figures doubtful, in words (judge/)
 
     def __post_init__(self) -> None:
         if self.nat.counts != self.rob.counts:
@@ -95,7 +96,8 @@ class Report:
         errors = {"nat": self.nat, "rob": self.rob, "flips": self.flips}
         rates = {k: e.by_class.tolist() for k, e in errors.items() if e is not None}
         return {"attack": self.attack, "eps": self.eps, "classes": list(self.classes),
-                "counts": list(self.nat.counts), **rates}
+                "counts": list(self.nat.counts), **rates,
+                **({"warnings": list(self.warnings)} if self.warnings else {})}
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Report:
@@ -106,7 +108,8 @@ class Report:
                 kind: Errors(tuple(round(e * n) for e, n in zip(row[kind], counts, strict=True)),
                              counts) for kind in ("nat", "rob", "flips") if kind in row}
             return cls(errors["nat"], errors["rob"], tuple(map(str, row["classes"])),
-                       str(row["attack"]), float(row["eps"]), errors.get("flips"))
+                       str(row["attack"]), float(row["eps"]), errors.get("flips"),
+                       tuple(map(str, row.get("warnings", ()))))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
             raise CourseError(f"Not a report ({type(e).__name__}: {e}). One needs attack, eps, "
                               "classes, counts, nat and rob.") from None

@@ -15,21 +15,21 @@ from course_lib.errors import CourseError
 def predict(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
     """The predicted classes, in eval mode."""
     with torch.no_grad(), frozen(model):
-        return logits_of(model, check_images(x, y), y).argmax(1)
+        logits = logits_of(model, check_images(x, y), y)
+    if broken := int(logits.isnan().any(1).sum()):
+        raise CourseError(f"{type(model).__name__} answers NaN to {broken} of {len(x)} images, so "
+                          "it predicts nothing. Look for NaN in its weights.")
+    return logits.argmax(1)
 
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[nn.Module]:
     """The model in eval mode with fixed parameters; afterwards every mode and flag is as before."""
-    modes = [(m, m.training) for m in model.modules()]
-    flags = [(p, p.requires_grad) for p in model.parameters()]
-    try:
-        yield model.eval().requires_grad_(False)
-    finally:
-        for m, mode in modes:
-            m.training = mode
-        for p, flag in flags:
-            p.requires_grad_(flag)
+    from course_lib.machine import changed
+
+    with changed([*((m, "training", False) for m in model.modules()),
+                  *((p, "requires_grad", False) for p in model.parameters())]):
+        yield model
 
 
 def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
@@ -37,10 +37,15 @@ def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
     kind = type(model).__name__
     try:
         logits = model(x)
-    except RuntimeError as e:
-        if not any(word in str(e) for word in ("shape", "size", "channels")):
+    except (RuntimeError, ValueError, IndexError) as e:
+        if not any(word in str(e) for word in ("shape", "size", "channels", "imension", " input",
+                                               "type")):
             raise
-        raise CourseError(f"{kind} cannot take images of shape {tuple(x.shape)}: {e}") from None
+        raise CourseError(f"{kind} cannot take images of shape {tuple(x.shape)} and {x.dtype} "
+                          f"(images.float() makes them float32): {e}") from None
+    if not isinstance(logits, Tensor):
+        raise CourseError(f"{kind} gives a {type(logits).__name__}; it must give logits alone, a "
+                          "tensor [B, classes].")
     top = -1 if y is None or not y.numel() else int(y.max())
     if logits.ndim != 2 or top >= logits.shape[1]:
         raise CourseError(f"{kind} gives logits of shape {tuple(logits.shape)}, labels run to "

@@ -316,7 +316,7 @@ X, Y = images(4), labels(4)
     ({"step_size": 2}, "step_size is 2"), ({"step_size": -1e-9}, "step_size"),
     ({"noise": -1}, "noise is -1"), ({"steps": -1}, "0 or more"), ({"steps": 2.5}, "whole number"),
     ({"objective": "hinge"}, "ce, kl, margin"), ({"start": "random"}, "clean, gaussian, uniform"),
-    ({"scale": (0.5, 0.0)}, "scale holds 0; every feature's scale must be a positive number"),
+    ({"scale": (0.5, 0.0)}, "scale holds 0.0; every feature's scale must be a positive number"),
     ({"scale": (math.inf,)}, "scale holds inf"),
     ({"scale": (0.5,), "eps": -1.0}, "eps is -1; with a scale it must be a number from 0"),
     ({"scale": (0.5,), "eps": math.inf}, "eps is inf"),
@@ -412,7 +412,7 @@ def test_checkpoints_know_an_attack_by_its_text() -> None:
     assert (repr(PGD()) == f"PGD(eps={8 / 255}, step_size={2 / 255}, steps=20, objective='ce', "
             "start='uniform', noise=0.0)")
     assert repr(PGD(3.0, scale=(0.5,), bf16=True)).endswith("noise=0.0, scale=(0.5,), bf16=True)")
-    assert PGD(noise=0.1).at(0.5) == PGD(0.5, noise=0.1)
+    assert PGD(noise=0.1).at(0.1) == PGD(0.1, noise=0.1)
 
 
 def test_the_kernel_leaves_scaled_attacks_alone() -> None:

@@ -74,10 +74,9 @@ def test_evaluate(capsys: Capture) -> None:
     assert data(capsys, *words, "--per-class", "2")["counts"] == [2, 2, 2]
     code, out, _ = call(capsys, *words, "--eps", "0.01")
     assert code == 0 and len(out.splitlines()) == 4
-    assert out.startswith("errors on 12 test images; pgd20 with a budget of 0.01\ncat  ")
-    assert "budget of 8/255\n" in call(capsys, *words)[1]
-    weak = call(capsys, *words, "--attack", "pgd10", "--eps", "1/2")[1]
-    assert "pgd10 with a budget of 0.5 (weak: its 10 steps of" in weak
+    assert out.startswith("errors on 12 test images; pgd10 with a budget of 0.01\ncat  ")
+    assert "pgd10 with a budget of 2/255\n" in call(capsys, *words)[1]  # its recipe's own
+    assert "pgd20 with a budget of 8/255\n" in call(capsys, *words, "--attack", "pgd20")[1]
     own = data(capsys, *words, "--attack", "pgd20-fine")
     assert own["eps"] == named("pgd20-fine").eps != 8 / 255
 
@@ -131,7 +130,7 @@ def test_what_was_trained_is_evaluated_where_it_is(capsys: Capture, tmp_path: Pa
     assert code == 1 and "Unknown model" in err
     row = data(capsys, *words, "--models", out)
     model = load_model("tiny/first@epochs=1", seed=5, root=tmp_path / "mine")
-    want = evaluate(model, tiny_dataset().test, PGD(), progress=False)
+    want = evaluate(model, tiny_dataset().test, named("pgd10", 2 / 255), progress=False)
     assert row["rob"] == pytest.approx(list(want.rob.by_class))
     rows = data(capsys, "results", "--models", out)
     assert [r["recipe"] for r in rows] == ["tiny/first@epochs=1"]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from course_lib.attacks import OBJECTIVES, PGD
 from course_lib.data import load
-from course_lib.errors import CourseError
+from course_lib.errors import CourseError, CourseWarning
 from course_lib.evaluation import evaluate
 from course_lib.inference import frozen, predict
 from course_lib.methods import METHODS
@@ -212,7 +212,8 @@ def test_an_attack_in_bfloat16_is_judged_where_it_ends() -> None:
     let_off, to_the_end = (int((predict(model, z, y) == y).sum()) for z in (
         walk.first_wrong, attack(model, x, y, generator=seeded(0))))
     assert to_the_end < let_off
-    rob = evaluate(model, test, attack, progress=False).rob
+    with pytest.warns(CourseWarning, match="bfloat16, which is for training"):
+        rob = evaluate(model, test, attack, progress=False).rob
     assert rob.mean == pytest.approx(1 - to_the_end / len(test))
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.attacks import PGD
 from course_lib.data import Split, load
 from course_lib.errors import CourseError, CourseWarning, integer, matching, pick
 from course_lib.evaluation import counted, evaluate, named, predictions
 from course_lib.experiments import RECIPES
 from course_lib.fairness import Report
+from course_lib.judge import examination, judged
 from course_lib.lab.jobs import piece, run_all
 from course_lib.lab.publish import add_reports
 from course_lib.machine import device
@@ -28,24 +28,35 @@ from course_lib.recipes import TRANSFORMS
 from course_lib.zoo import budget, by_images, load_model, load_record, manifest
 
 FORMAT = 2  # of the tensors that tasks store; counts up when their meaning changes
+IMAGES = ("pgd20", "cw20", "autoattack")  # the attacks on models of images
 BATCH = 500  # images, unless the attack has a batch size of its own
 Row = dict[str, Any]
 
 
 def examine_stored(patterns: Sequence[str], *,
-                   attacks: Sequence[str] = ("pgd20", "cw20", "autoattack"), eps: float = 8 / 255,
+                   attacks: Sequence[str] | None = None, eps: float | None = None,
                    per_class: int | None = None, seeds: int | None = None,
                    out: Path | str = "runs", models: Path | str, root: Path | None = None,
                    **running: Any) -> list[Row]:
     """Attack each stored model that has no such report yet; the reports of all of them as rows.
 
     `patterns` are names such as exp1/* or exp1, `seeds` asks for the first so many seeds, and
-    `per_class` for the first so many test images of each class. `running` is as in `sweep`.
+    `per_class` for the first so many test images of each class. `running` is as in `sweep`. The
+    default is PGD-20, CW-20 and AutoAttack, or the recipe's own attacks if it has no PGD-20.
     """
     stored = models_with_weights(patterns, seeds, models)
-    cases = [Case(*model, attack, named(attack, eps), per_class, Path(models).absolute(), root)
-             for attack in attacks for model in stored]
-    examine_all(cases, out, desc=", ".join(attacks), **running)
+
+    def attacks_on(name: str) -> list[tuple[str, float | None]]:
+        own = examination(name)
+        if attacks is None and own[0][0] not in IMAGES:
+            return [*dict.fromkeys((attack, eps or budget) for attack, budget in own)]
+        return [(attack, eps) for attack in (IMAGES if attacks is None else attacks)]
+
+    planned = [(i, model, *pair) for model in stored
+               for i, pair in enumerate(attacks_on(model[0]))]
+    cases = [Case(*model, attack, named(attack, budget), per_class, Path(models).absolute(), root)
+             for _, model, attack, budget in sorted(planned, key=lambda case: case[0])]
+    examine_all(cases, out, desc=", ".join(dict.fromkeys(c.attack for c in cases)), **running)
     return [{"recipe": c.name, "seed": c.seed, **(c.stored() or {})} for c in cases]
 
 
@@ -106,7 +117,13 @@ class Case:
 
     def publish(self, results: Tensor) -> None:
         """Put the report, counted from the predictions on all images, into the record."""
-        report = counted(results, self.split.classes, self.attack, self.examiner.eps)
+
+        def evaluated(attack: Any) -> Report:
+            answers = (results if attack is self.examiner
+                       else predictions(self.model, self.split, attack))
+            return counted(answers, self.split.classes, self.attack, attack.eps)
+
+        report = judged(evaluated, self.model, self.split, self.examiner)
         add_reports(self.name, self.seed, [report], self.weights, self.models)
 
 
@@ -144,22 +161,11 @@ def stored_model(name: str, seed: int, weights: str, models: Path) -> nn.Module:
     return load_model(name, seed=seed, root=models).to(device())
 
 
-def reaches(attack: Any) -> str:
-    """A remark on a PGD whose steps are too few or too short for its budget; else nothing.
-
-    >>> reaches(named("pgd20", 8 / 255)), reaches(named("pgd20", 0.5))
-    ('', ' (weak: its 20 steps of 0.00784 reach 0.157 at most)')
-    """
-    if not isinstance(attack, PGD) or not 0 < attack.steps * attack.step_size < attack.eps:
-        return ""
-    return (f" (weak: its {attack.steps} steps of {attack.step_size:.3g} reach "
-            f"{attack.steps * attack.step_size:.3g} at most)")
-
-
-def evaluate_stored(recipe: str, seed: int, attack: str, eps: float | None, per_class: int | None,
-                    models: Path, root: Path | None = None) -> Row:
-    """One stored model's report under an attack; it is not stored."""
-    examiner = named(attack, eps)
+def evaluate_stored(recipe: str, seed: int, attack: str | None, eps: float | None,
+                    per_class: int | None, models: Path, root: Path | None = None) -> Row:
+    """One stored model's report under an attack or its recipe's own; it is not stored."""
+    attack, own = examination(recipe)[0] if attack is None else (attack, None)
+    examiner = named(attack, own if eps is None else eps)
     model = load_model(recipe, seed=integer(seed, "seed", 0), root=models).to(device())
     made = pick(RECIPES, recipe.partition("@")[0], "recipe")
     images = _images.__wrapped__(made.dataset, made.transform, per_class, root)  # not kept
