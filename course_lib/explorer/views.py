@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -178,45 +178,42 @@ class Explorer:
         return [name for name in first if all(name in other for other in others)]
 
 
-@lru_cache
-def walks(source: Source, eps: int, n: int) -> tuple[Tensor, diagnostics.Steps]:
-    """Confusion over the attack's steps, and steps until each image is wrong, on the first n images
-    of each class."""
-    part, level = images_of(source.classes).per_class(n), eps / 255
-    return (diagnostics.confusion_path(source.model, part, diagnostics.QUICK.at(level)),
-            diagnostics.steps_to_wrong(source.model, part, SLOW.at(level)))
-
-
 def _attack(choice: Choice, curve: Curve) -> str:
     name = "PGD-20" if choice.attack == STORED else choice.attack
     return f"{name} at {choice.eps}/255 on {len(curve.y)} test images"
 
 
+def _per_class(model: str, classes: Sequence[str], **columns: Sequence[float]) -> Rows:
+    """One row per class; the columns' names have spaces for underscores."""
+    names = ["model", "class", *(name.replace("_", " ") for name in columns)]
+    return [dict(zip(names, row, strict=True))
+            for row in zip([model] * len(classes), classes, *columns.values(), strict=True)]
+
+
 def errors(x: Explorer, choice: Choice) -> Drawn:
-    """Errors per class: two models under attack, or one model clean and under attack."""
+    """Errors per class, clean and under attack. A dashed line is a model's average under attack."""
     curves = {m: x.curve(m, choice) for m in choice.models}
     reports = {m: c.report(choice.eps) for m, c in curves.items()}
-    (ax,), first = x.axes(1, 9, 3.8), choice.models[0]
-    if len(reports) == 1:
-        both = {f"{first}, {state}": reports[first] for state in ("clean", "under attack")}
-        plots.class_bars(both, ax, kind=["nat", "rob"])
-    else:
-        plots.class_bars(reports, ax)
+    (ax,), states = x.axes(1, 9, 3.8), ("clean", "under attack")
+    plots.class_bars({f"{m}, {state}": r for m, r in reports.items() for state in states}, ax,
+                     kind=["nat", "rob"] * len(reports))
+    for i, r in enumerate(reports.values()):
+        ax.axhline(100 * r.rob.mean, color=plots.COLOURS[2 * i + 1], lw=1, ls="--")
     ax.set_ylim(0, 104)
     alt = [f"{m}: average {100 * r.rob.mean:.1f} % (clean {100 * r.nat.mean:.1f} %), worst class "
            f"{r.worst_class} {100 * r.rob.worst:.1f} %." for m, r in reports.items()]
-    names = ("model", "class", "images", "standard error", "robust error", "low", "high")
-    rows = [dict(zip(names, row, strict=True)) for m, r in reports.items()
-            for row in zip([m] * len(r.classes), r.classes, r.nat.counts, r.nat.by_class,
-                           r.rob.by_class, *r.rob.intervals().T, strict=True)]
-    return " ".join([f"Errors by class under {_attack(choice, curves[first])}, with 95 % "
-                     "intervals.", *alt]), rows
+    rows = [row for m, r in reports.items() for row in _per_class(
+        m, r.classes, images=r.nat.counts, standard_error=r.nat.by_class.tolist(),
+        robust_error=r.rob.by_class.tolist(), low=r.rob.intervals()[:, 0].tolist(),
+        high=r.rob.intervals()[:, 1].tolist())]
+    return " ".join([f"Errors by class under {_attack(choice, curves[choice.models[0]])}, with "
+                     "95 % intervals.", *alt]), rows
 
 
 def budgets(x: Explorer, choice: Choice) -> Drawn:
     """Every class's error over all budgets."""
     curves = {m: x.curve(m, choice) for m in choice.models}
-    alt, rows = ["Robust error of each class against the budget of the attack."], []
+    alt, rows = ["Robust error of each class against the budget of the attack."], Rows()
     for ax, (label, curve) in zip(x.axes(len(curves), 9, 3.8, sharey=True), curves.items(),
                                   strict=True):
         reports, names = {eps: curve.report(eps) for eps in curve.eps}, curve.classes
@@ -227,8 +224,8 @@ def budgets(x: Explorer, choice: Choice) -> Drawn:
         ax.axvline(choice.eps, color="0.4", lw=1, ls=":")
         ax.set_xticks(curve.eps[:: max(1, len(curve.eps) // 8)])
         ax.set_title(label, fontsize=10, pad=22)
-        rows += [{"model": label, "eps": eps, "class": c, "error": float(e)}
-                 for eps, r in reports.items() for c, e in zip(names, r.rob.by_class, strict=True)]
+        for eps, r in reports.items():
+            rows += _per_class(label, names, eps=[eps] * len(names), error=r.rob.by_class.tolist())
         alt.append(f"{label}: at {choice.eps}/255 {hardest} is hardest, {easiest} easiest.")
     return " ".join(alt), rows
 
@@ -304,6 +301,15 @@ def _one_image(source: Source, part: Split, eps: int, axes: Any) -> Drawn:
               **dict(zip(classes, p[t + 1].tolist(), strict=True))} for t, ok in enumerate(right)])
 
 
+@lru_cache
+def walks(source: Source, eps: int, n: int) -> tuple[Tensor, diagnostics.Steps]:
+    """Confusion over the attack's steps, and steps until each image is wrong, on the first n images
+    of each class."""
+    part, level = images_of(source.classes).per_class(n), eps / 255
+    return (diagnostics.confusion_path(source.model, part, diagnostics.QUICK.at(level)),
+            diagnostics.steps_to_wrong(source.model, part, SLOW.at(level)))
+
+
 def sides(x: Explorer, choice: Choice) -> Drawn:
     """Source-class fairness (which class is lost, and how soon) and target-class fairness (what its
     images are taken for)."""
@@ -322,10 +328,11 @@ def sides(x: Explorer, choice: Choice) -> Drawn:
     plots.bars({m: t.tolist() for m, t in target.items()}, classes, to,
                ylabel="share of the wrong answers (%)")
     to.axhline(100 / len(classes), color="0.4", lw=1, ls=":")
-    rows = [{"model": m, "class": c, "mean steps": a, "share of wrong answers": b, "still right": r}
-            for m in curves for c, a, b, r in zip(
-                classes, steps[m].tolist(), target[m].tolist(),
-                diagnostics.kept(matrices[m]).tolist(), strict=True)]
+    for ax in (soon, to):  # long names of ten classes under a narrow figure
+        ax.tick_params(axis="x", labelrotation=60)
+    rows = [row for m in curves for row in _per_class(
+        m, classes, mean_steps=steps[m].tolist(), share_of_wrong_answers=target[m].tolist(),
+        still_right=diagnostics.kept(matrices[m]).tolist())]
     alt = [f"{m}: {classes[int(np.argmin(steps[m]))]} is lost soonest ({np.min(steps[m]):.0f} "
            f"steps), {classes[int(t.argmax())]} takes {float(t.max()):.0%} of the wrong answers; "
            f"{float(diagnostics.from_uniform(t)):.0%} of them would have to move to be even."
@@ -367,12 +374,10 @@ def history(x: Explorer, choice: Choice) -> Drawn:
                  for e in epochs]
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """An unfairness score of a record: the largest value minus the smallest, row by row."""
 
-    axis: str  # the label of the values
-    title: str  # the same in a sentence
+    title: str
     names: Sequence[str]  # classes, or groups with a label
     values: Sequence[Sequence[float]]  # one row, or one per label
     percent: bool = True  # the values are fractions
@@ -384,21 +389,21 @@ def scores_in(record: Mapping[str, Any]) -> dict[str, Score]:
     reports, scores = record.get("reports", []), dict[str, Score]()
     most = max((sum(r["counts"]) for r in reports), default=0)
     for report in (Report.from_json(r) for r in reports if sum(r["counts"]) == most):
-        scores.setdefault("CAU", Score("accuracy", "accuracy of each class", report.classes,
-                                       [(1 - report.nat.by_class).tolist()]))
+        right, lost = ([*map(float, values)] for values in (1 - report.nat.by_class,
+                                                            success(report)))
         attack = f"{report.attack} at {zoo.budget(report.eps)}"
-        scores[f"CRU_s, {attack}"] = Score("attack's success", f"success of {attack} on each class",
-                                           report.classes, [success(report).tolist()])
+        scores.setdefault("CAU", Score("accuracy of each class", report.classes, [right]))
+        scores[f"CRU_s, {attack}"] = Score(f"success of {attack} on each class", report.classes,
+                                           [lost])
     for row in record.get("scores", []):
         if row.get("score") == "CRU_eps":
             scores[f"CRU_eps, {row['estimator']}"] = Score(
-                "mean least ε", f"mean least ε of each class, found by {row['estimator']}, at most "
-                f"{row['cap']:.3g}", row["classes"], [row["by_class"]], percent=False)
+                f"mean least ε of each class, at most {row['cap']:.3g}", row["classes"],
+                [row["by_class"]], percent=False)
         if row.get("score") == "EOU":
-            scores[f"EOU, {row['group']}"] = Score(
-                "mean confidence", f"mean confidence in class 1 of each {row['group']}, by true "
-                "label", [f"{g}, label {label}" for label in (0, 1) for g in row["groups"]],
-                row["means"])
+            names = [f"{group}, label {label}" for label in (0, 1) for group in row["groups"]]
+            scores[f"EOU, {row['group']}"] = Score("mean confidence in class 1", names,
+                                                   row["means"])
     return scores
 
 
@@ -413,7 +418,7 @@ def unfairness(x: Explorer, choice: Choice) -> Drawn:
     first, (ax,) = scores[choice.models[0]], x.axes(1, 9, 3.8)
     times, sign, points = (100.0, " (%)", " points") if first.percent else (1.0, "", "")
     values = {m: [v for row in s.values for v in row] for m, s in scores.items()}
-    plots.bars(values, first.names, ax, ylabel=first.axis + sign, scale=times)
+    plots.bars(values, first.names, ax, ylabel=first.title + sign, scale=times)
     alt = [f"{m}: {' and '.join(f'{times * np.ptp(row):.4g}' for row in s.values)}{points} between "
            "the lowest and the highest." for m, s in scores.items()]
     return " ".join([f"{name}: {first.title}.", *alt]), [
@@ -421,8 +426,7 @@ def unfairness(x: Explorer, choice: Choice) -> Drawn:
         for n, v in zip(first.names, values[m], strict=True)]
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """One way to look at models: its title, the controls that it uses, and its figure."""
 
     title: str
