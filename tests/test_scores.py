@@ -94,7 +94,6 @@ def test_cru_eps_by_hand() -> None:
     least = LeastEps(torch.tensor([0.0, 0.02, 0.04, 0.06]), torch.tensor([False] * 4), 0)
     y = torch.tensor([0, 0, 1, 1])
     assert cru_eps(least, y, 2) == pytest.approx(0.05 - 0.01)
-    assert cru_eps(least, y, 2, right_only=True) == pytest.approx(0.05 - 0.02)
 
 
 def test_luf_by_hand_and_its_identity() -> None:

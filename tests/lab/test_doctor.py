@@ -12,7 +12,7 @@ import pytest
 from course_lib import data
 from course_lib.__main__ import main
 from course_lib.lab import doctor
-from course_lib.lab.doctor import Finding, checkup, text
+from course_lib.lab.doctor import Finding, checkup
 from course_lib.lab.publish import publish
 from course_lib.models import build
 from tests.helpers import THREE, report
