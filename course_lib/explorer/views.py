@@ -12,8 +12,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from itertools import zip_longest
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,8 +36,6 @@ from course_lib.scores import success
 STORED = "stored"  # PGD-20 on every test image, whose predictions are stored beside the models
 SLOW = PGD(step_size=0.4 / 255, steps=100, start="clean")  # small steps, to count them
 PAGE = 12  # images of a cell
-VECTORS = {"lam0": "λ of the standard error", "lam1": "λ of the boundary error",
-           "margin": "margin (× ε)"}
 Rows = list[dict[str, Any]]
 Drawn = tuple[str, Rows]
 
@@ -183,11 +180,11 @@ def _attack(choice: Choice, curve: Curve) -> str:
     return f"{name} at {choice.eps}/255 on {len(curve.y)} test images"
 
 
-def _per_class(model: str, classes: Sequence[str], **columns: Sequence[float]) -> Rows:
-    """One row per class; the columns' names have spaces for underscores."""
-    names = ["model", "class", *(name.replace("_", " ") for name in columns)]
-    return [dict(zip(names, row, strict=True))
-            for row in zip([model] * len(classes), classes, *columns.values(), strict=True)]
+def rows_of(columns: Mapping[str, Any]) -> Rows:
+    """One row per place in the lists among the columns; any other value is in every row."""
+    (n,) = {len(values) for values in columns.values() if isinstance(values, list)}
+    lists = [values if isinstance(values, list) else [values] * n for values in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
 def errors(x: Explorer, choice: Choice) -> Drawn:
@@ -202,10 +199,10 @@ def errors(x: Explorer, choice: Choice) -> Drawn:
     ax.set_ylim(0, 104)
     alt = [f"{m}: average {100 * r.rob.mean:.1f} % (clean {100 * r.nat.mean:.1f} %), worst class "
            f"{r.worst_class} {100 * r.rob.worst:.1f} %." for m, r in reports.items()]
-    rows = [row for m, r in reports.items() for row in _per_class(
-        m, r.classes, images=r.nat.counts, standard_error=r.nat.by_class.tolist(),
-        robust_error=r.rob.by_class.tolist(), low=r.rob.intervals()[:, 0].tolist(),
-        high=r.rob.intervals()[:, 1].tolist())]
+    rows = [row for m, r in reports.items() for row in rows_of({
+        "model": m, "class": [*r.classes], "images": [*r.nat.counts],
+        "standard error": r.nat.by_class.tolist(), "robust error": r.rob.by_class.tolist(),
+        "low": r.rob.intervals()[:, 0].tolist(), "high": r.rob.intervals()[:, 1].tolist()})]
     return " ".join([f"Errors by class under {_attack(choice, curves[choice.models[0]])}, with "
                      "95 % intervals.", *alt]), rows
 
@@ -225,7 +222,8 @@ def budgets(x: Explorer, choice: Choice) -> Drawn:
         ax.set_xticks(curve.eps[:: max(1, len(curve.eps) // 8)])
         ax.set_title(label, fontsize=10, pad=22)
         for eps, r in reports.items():
-            rows += _per_class(label, names, eps=[eps] * len(names), error=r.rob.by_class.tolist())
+            rows += rows_of({"model": label, "eps": eps, "class": [*names],
+                             "error": r.rob.by_class.tolist()})
         alt.append(f"{label}: at {choice.eps}/255 {hardest} is hardest, {easiest} easiest.")
     return " ".join(alt), rows
 
@@ -242,9 +240,9 @@ def matrix(x: Explorer, choice: Choice) -> Drawn:
             text.remove() if text.get_text() == "·" else text.set_in_layout(False)
         ax.add_patch(Rectangle((choice.column - 0.5, choice.row - 0.5), 1, 1, **plots.FRAME))
         ax.set_title(f"{label}, {title}", fontsize=10)
-        rows += [{"model": label, "eps": eps, "class": a, "taken for": b,
-                  "share": float(shares[i, j])}
-                 for i, a in enumerate(curve.classes) for j, b in enumerate(curve.classes)]
+        for name, share in zip(curve.classes, shares.tolist(), strict=True):
+            rows += rows_of({"model": label, "eps": eps, "class": name,
+                             "taken for": [*curve.classes], "share": share})
     return (f"Confusion matrices of {label}, clean and attacked; rows are the true classes. The "
             f"framed cell: {x.cell(choice)[1]}"), rows
 
@@ -263,8 +261,8 @@ def cell(x: Explorer, choice: Choice) -> Drawn:
         ax.set_axis_off()
         ax.text(0.5, 0.5, f"No image of {a} is taken for {b}.", ha="center", va="center",
                 transform=ax.transAxes)
-    return alt, [{"model": source.label, "number": i, "test image": place, "class": a,
-                  "taken for": b} for i, place in enumerate(places.tolist(), 1)]
+    return alt, rows_of({"model": source.label, "number": [*range(1, len(places) + 1)],
+                         "test image": places.tolist(), "class": a, "taken for": b})
 
 
 def image(x: Explorer, choice: Choice) -> Drawn:
@@ -297,8 +295,8 @@ def _one_image(source: Source, part: Split, eps: int, axes: Any) -> Drawn:
     before, after = (f"{classes[int(q.argmax())]} ({float(q.max()):.0%})" for q in (p[0], p[-1]))
     return (f"{source.label} says {before} to the clean image and {after} to the attacked one; the "
             f"path {crosses}.",
-            [{"model": source.label, "step": t, "right": ok,
-              **dict(zip(classes, p[t + 1].tolist(), strict=True))} for t, ok in enumerate(right)])
+            rows_of({"model": source.label, "step": [*range(len(right))], "right": right,
+                     **dict(zip(classes, p[1:].T.tolist(), strict=True))}))
 
 
 @lru_cache
@@ -330,9 +328,10 @@ def sides(x: Explorer, choice: Choice) -> Drawn:
     to.axhline(100 / len(classes), color="0.4", lw=1, ls=":")
     for ax in (soon, to):  # long names of ten classes under a narrow figure
         ax.tick_params(axis="x", labelrotation=60)
-    rows = [row for m in curves for row in _per_class(
-        m, classes, mean_steps=steps[m].tolist(), share_of_wrong_answers=target[m].tolist(),
-        still_right=diagnostics.kept(matrices[m]).tolist())]
+    rows = [row for m in curves for row in rows_of({
+        "model": m, "class": [*classes], "mean steps": steps[m].tolist(),
+        "share of wrong answers": target[m].tolist(),
+        "still right": diagnostics.kept(matrices[m]).tolist()})]
     alt = [f"{m}: {classes[int(np.argmin(steps[m]))]} is lost soonest ({np.min(steps[m]):.0f} "
            f"steps), {classes[int(t.argmax())]} takes {float(t.max()):.0%} of the wrong answers; "
            f"{float(diagnostics.from_uniform(t)):.0%} of them would have to move to be even."
@@ -342,36 +341,28 @@ def sides(x: Explorer, choice: Choice) -> Drawn:
 
 
 def history(x: Explorer, choice: Choice) -> Drawn:
-    """How the training went: the loss, the validation errors, and the method's state per class."""
+    """How the training went: the loss, and the validation errors where there are some."""
     source = x.detail(choice)
     epochs, label = source.record.get("history", []), source.label
     if not epochs:
         raise CourseError(f"No training history of {label} is stored yet; its first row is written "
                           "at the end of the first epoch.")
+    losses = [e["loss"] for e in epochs]
     checks = [Report.from_json(e["validation"][0]) for e in epochs if e.get("validation")]
-    classes = checks[0].classes if checks else source.classes
-    alt = (f"Training of {label}: the loss went from {epochs[0]['loss']:.3f} to "
-           f"{epochs[-1]['loss']:.3f} in {len(epochs)} epochs.")
-    charts = [partial(plots.curves, {"training loss": [e["loss"] for e in epochs]})]
-    if checks:
+    first, *second = x.axes(2, 11, 3.2) if checks else x.axes(1, 6, 3.2)
+    plots.curves({"training loss": losses}, first)
+    alt = (f"Training of {label}: the loss went from {losses[0]:.3f} to {losses[-1]:.3f} in "
+           f"{len(epochs)} epochs.")
+    for ax in second:
         lines = {"standard": [100 * r.nat.mean for r in checks],
                  "robust": [100 * r.rob.mean for r in checks],
                  "worst class": [100 * r.rob.worst for r in checks]}
-        charts.append(partial(plots.curves, lines, ylabel="validation error (%)"))
+        plots.curves(lines, ax, ylabel="validation error (%)")
         alt += (f" Robust error on validation data at the last check: average "
                 f"{lines['robust'][-1]:.1f} %, worst class {checks[-1].worst_class} "
                 f"{lines['worst class'][-1]:.1f} %.")
-    for key in (k for k in VECTORS if k in epochs[0].get("state", {})):
-        values = np.array([e["state"][key] for e in epochs])
-        if np.ptp(values) > 1e-6:
-            charts.append(partial(plots.class_curves, values.tolist(), classes, ylabel=VECTORS[key],
-                                  named=[classes[c] for c in np.argsort(values[-1])[::-1][:2]]))
-    rows, wide = -(-len(charts) // 3), len(charts) > 1
-    axes = x.axes(min(len(charts), 3), 11 if wide else 6, 3.2 * rows, rows=rows)
-    for ax, chart in zip_longest(axes, charts):
-        chart(ax=ax) if chart else ax.set_axis_off()
-    return alt, [{"model": label, "epoch": e["epoch"], "loss": e["loss"], "rate": e["lr"]}
-                 for e in epochs]
+    return alt, rows_of({"model": label, "epoch": [e["epoch"] for e in epochs], "loss": losses,
+                         "rate": [e["lr"] for e in epochs]})
 
 
 class Score(NamedTuple):
@@ -421,9 +412,8 @@ def unfairness(x: Explorer, choice: Choice) -> Drawn:
     plots.bars(values, first.names, ax, ylabel=first.title + sign, scale=times)
     alt = [f"{m}: {' and '.join(f'{times * np.ptp(row):.4g}' for row in s.values)}{points} between "
            "the lowest and the highest." for m, s in scores.items()]
-    return " ".join([f"{name}: {first.title}.", *alt]), [
-        {"model": m, "score": name, "of": n, "value": v} for m in scores
-        for n, v in zip(first.names, values[m], strict=True)]
+    return " ".join([f"{name}: {first.title}.", *alt]), [row for m in scores for row in rows_of(
+        {"model": m, "score": name, "of": [*first.names], "value": values[m]})]
 
 
 class View(NamedTuple):

@@ -38,8 +38,8 @@ BUTTONS = {  # text, tooltip, and the method of the panel that it calls with the
     "attack_now": ("Attack now", "Run the attack on the first images of each class", "attack_now"),
     "to_mistake": ("Most frequent mistake", "Choose the largest cell off the diagonal",
                    "to_mistake"),
-    "show_cell": ("Show the images of this cell", "Go to the images of this cell", "go", "cell"),
-    "show_image": ("Show this image", "Go to this image", "go", "image"),
+    "show_cell": ("Show the images of this cell", "Go to the images of this cell", "show", "cell"),
+    "show_image": ("Show this image", "Go to this image", "show", "image"),
     "save_csv": ("Save the numbers (CSV)", "The numbers shown, as a table", "save", "csv"),
     "save_png": ("Save the figure (PNG)", "The figure shown, as a picture", "save", "png"),
     "open_folder": ("Open the folder", "Put finished and checkpointed runs beside the bundled "
@@ -188,7 +188,7 @@ class Panel(w.VBox):
         self.say(f"{len(self.rows)} of {len(self.explorer.models)} models, sorted by {sort}. "
                  "Errors in percent on the test set, average and worst class; robust: PGD-20.")
 
-    def go(self, view: str) -> None:
+    def show(self, view: str) -> None:
         self.part.view.value = view
 
     def attack_now(self) -> None:
