@@ -130,6 +130,8 @@ def test_the_figure_is_reused_and_shows_the_numbers(explorer: Explorer) -> None:
     one, reports = explorer.look("errors", *PAIR, eps=8), [load_report(n) for n in PAIR]
     errors = 100 * np.concatenate([e.by_class for r in reports for e in (r.nat, r.rob)])
     assert heights(one) == pytest.approx(sorted(errors), abs=0.3)
+    clean = next(c for c in one.ax.containers if c.get_label() == f"{PAIR[0]}, clean")
+    assert sum(bar.get_height() for bar in clean) == pytest.approx(1000 * reports[0].nat.mean, 0.01)
     averages = [line.get_ydata()[0] for line in one.ax.lines if line.get_linestyle() == "--"]
     assert averages == pytest.approx([100 * r.rob.mean for r in reports], abs=0.3)
     assert f"{100 * reports[0].rob.mean:.1f}" in one.alt and reports[0].worst_class in one.alt
