@@ -80,6 +80,8 @@ def test_least_eps_is_a_budget_that_succeeds() -> None:
     hit = ~found.censored
     assert hit.any() and (found.eps[hit] > 0).all()
     assert (found.eps[hit] <= coarse.eps[hit] + 1 / 20).all() and coarse.steps < found.steps
+    once = least_eps(model, x, y, cap=0.5, first=0.5, tolerance=1.0)
+    assert (once.eps[~once.censored] < 0.5).any(), "the distance that was reached, not the budget"
 
 
 def test_examples_that_no_budget_breaks_are_censored() -> None:

@@ -20,13 +20,13 @@ from tests.helpers import THREE, report
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A healthy course: its own models, cache, working folder and a copy of one embedded data
-    set."""
+    """A healthy course: its own models, cache, working folder and two embedded data sets."""
     models = tmp_path / "models"
     record = {"made_from": {"model": "lenet5", "classes": list(THREE)},
               "reports": [report().to_json()]}
     publish("a/b", 0, build("lenet5", classes=3), record, models)
-    shutil.copytree(data.EMBEDDED / "fashion-mnist", tmp_path / "embedded" / "fashion-mnist")
+    for name in ("adult", "fashion-mnist"):
+        shutil.copytree(data.EMBEDDED / name, tmp_path / "embedded" / name)
     monkeypatch.setattr(data, "EMBEDDED", tmp_path / "embedded")
     monkeypatch.setenv("COURSE_MODELS", str(models))
     monkeypatch.setattr(doctor, "LITTLE", 0)
@@ -46,8 +46,8 @@ def test_a_healthy_course_has_nothing_bad(root: Path) -> None:
     assert sorted(root.rglob("*")) == before
     assert {"Python", "torch", "embedded fashion-mnist", "stored models", "C++ kernel", "cache",
             "runs"} <= findings.keys()
-    assert findings["stored models"].found == "2 files, every hash right"
-    assert findings["embedded fashion-mnist"].found == "4 files, every hash right"
+    for what, n in (("stored models", 2), ("embedded adult", 2), ("embedded fashion-mnist", 4)):
+        assert findings[what].found == f"{n} files, every hash right"
 
 
 def change(path: Path, how: Callable[[bytes], bytes]) -> None:
