@@ -59,18 +59,17 @@ class LeastEps:
     censored: Tensor  # [N], did no budget up to the cap succeed?
     steps: int  # allowed attack steps, summed over all examples
 
-    def by_class(self, y: Tensor, classes: int, *, right_only: bool = False) -> np.ndarray:
-        """LE(c) [C]: class means; `right_only` omits examples that are wrong without an attack."""
-        counted = (self.eps > 0) | (not right_only)
-        means = class_means(self.eps[counted], y[counted], classes)
+    def by_class(self, y: Tensor, classes: int) -> np.ndarray:
+        """LE(c) [C]: the mean of each class."""
+        means = class_means(self.eps, y, classes)
         for c in np.flatnonzero(np.isnan(means)):
-            raise CourseError(f"Class {c} holds no example{' that is right' * right_only}.")
+            raise CourseError(f"Class {c} holds no example.")
         return means
 
 
-def cru_eps(least: LeastEps, y: Tensor, classes: int, *, right_only: bool = False) -> float:
+def cru_eps(least: LeastEps, y: Tensor, classes: int) -> float:
     """CRU_eps: the range over classes of the mean least eps."""
-    return float(np.ptp(least.by_class(y, classes, right_only=right_only)))
+    return float(np.ptp(least.by_class(y, classes)))
 
 
 def least_eps(model: nn.Module, x: Tensor, y: Tensor, *, attack: PGD | None = None,

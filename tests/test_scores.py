@@ -80,6 +80,8 @@ def test_least_eps_is_a_budget_that_succeeds() -> None:
     hit = ~found.censored
     assert hit.any() and (found.eps[hit] > 0).all()
     assert (found.eps[hit] <= coarse.eps[hit] + 1 / 20).all() and coarse.steps < found.steps
+    once = least_eps(model, x, y, cap=0.5, first=0.5, tolerance=1.0)
+    assert (once.eps[~once.censored] < 0.5).any(), "the distance that was reached, not the budget"
 
 
 def test_examples_that_no_budget_breaks_are_censored() -> None:
@@ -94,7 +96,6 @@ def test_cru_eps_by_hand() -> None:
     least = LeastEps(torch.tensor([0.0, 0.02, 0.04, 0.06]), torch.tensor([False] * 4), 0)
     y = torch.tensor([0, 0, 1, 1])
     assert cru_eps(least, y, 2) == pytest.approx(0.05 - 0.01)
-    assert cru_eps(least, y, 2, right_only=True) == pytest.approx(0.05 - 0.02)
 
 
 def test_luf_by_hand_and_its_identity() -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from course_lib.attacks import PGD
-from course_lib.data import load
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Errors, Report
@@ -195,40 +194,12 @@ def test_a_model_that_is_not_bundled_is_left_out(root: Path) -> None:
 
 
 def test_the_cards_are_up_to_date() -> None:
-    """`make cards` writes them again."""
-    page = verify_models.models_dir() / "README.md"
-    assert page.read_text(encoding="utf-8").split("\n## ") == model_cards.cards().split(
-        "\n## "), "run `make cards`"
-
-
-def test_a_card_says_what_it_is_how_to_make_it_again_and_what_it_does_not_say() -> None:
-    page = model_cards.cards()
-    card = next(part for part in page.split("\n## ") if part.startswith("exp2/reweight-05\n"))
-    assert ('make models WHICH="exp2/hot-start exp2/reweight-05"' in card
-            and "48,000 training images" in card and "FRL (rw)" in card)
-    assert ("| robust 8/255 worst |" in card and "Limits:" in card and "tau (0.05, 0.05)" in card
-            and "eps 12/255" in card)
-    assert "\n## Licence\n" in page and "MIT licence" in page
-
-
-def test_a_schedule_in_words() -> None:
-    optim = {"lr": 0.1, "momentum": 0.9, "weight_decay": 2e-4, "augment": "crop-flip"}
-    assert model_cards.schedule({**optim, "drops":
-                                 [[4, 0.5],
-                                  [8, 0.1]]}) == "rate 0.1, 0.05 from epoch 5, 0.01 from epoch 9"
-    falling = [[e, 1 - e / 10] for e in range(1, 10)]
-    assert model_cards.schedule({**optim, "drops": falling}) == (
-        "rate 0.1, which falls at every epoch, to 0.01 from epoch 10")
-    assert (
-        model_cards.also(optim) == ", momentum 0.9, weight decay 0.0002, images changed by "
-        "crop-flip" and model_cards.also({}) == "")
-
-
-def test_only_lenet_is_made_with_the_kernel() -> None:
-    versions = {"torch": "2", "threads": 1, "cpu": "AVX512", "kernel": "lenet-0123"}
-    told = [model_cards.environment({"made_from": {"model": m, "versions": versions}})
-            for m in ("lenet5", "small_cnn")]
-    assert [text.rpartition(", ")[2] for text in told] == ["the C++ kernel", "PyTorch"]
+    """`make cards` writes them again: schedules, limits and circumstances in words, too."""
+    page = (verify_models.models_dir() / "README.md").read_text(encoding="utf-8")
+    assert page.split("\n## ") == model_cards.cards().split("\n## "), "run `make cards`"
+    for words in ("rate 0.1, which falls at every epoch", "images changed by crop-flip", "Limits:",
+                  "the C++ kernel", "AVX512, PyTorch"):
+        assert words in page
 
 
 def test_what_has_no_weights_gets_a_row_and_not_a_section(root: Path, tmp_path: Path) -> None:
@@ -248,8 +219,3 @@ def test_what_has_no_weights_gets_a_row_and_not_a_section(root: Path, tmp_path: 
     shutil.rmtree(root / "tiny/second")
     with pytest.raises(CourseError, match="missing"):
         model_cards.cards(root)
-
-
-def test_the_embedded_test_set_is_the_one_that_was_reported_on() -> None:
-    assert {data for *_, data in tasks()} >= {"fashion-mnist"} and len(
-        load("fashion-mnist").test) == 10_000

@@ -38,25 +38,24 @@ def load_svhn(root: sources.Root, limit: int | None, seed: int) -> Dataset:
 
 
 def load_imagenette(root: sources.Root, limit: int | None, seed: int) -> Dataset:
-    return sources.dataset("imagenette", root, limit, seed, read_imagenette)
-
-
-def read_imagenette(folder: Path | None, part: str) -> Split:
     from PIL import Image, ImageOps
 
-    part = "train" if part == "train" else "val"
-    raw = sources.opened("Imagenette", folder, "the folder imagenette2-160 (from "
-                         "imagenette2-160.tgz)", split=part, size="160px")
-    place, n, size = (folder or cache_dir()) / "imagenette2-160", len(raw), IMAGENETTE_SIZE
-    again = f"Delete {place} and unpack or fetch it again."
-    if n != IMAGENETTE_IMAGES[part]:  # torchvision accepts a folder that is half unpacked
-        raise CourseError(f"{place / part} holds {n:,} of {IMAGENETTE_IMAGES[part]:,} pictures. "
-                          f"{again}")
-    images, labels = np.empty((n, size, size, 3), np.uint8), np.empty(n, np.int64)
-    for i in range(n):
-        try:
-            image, labels[i] = raw[i]
-        except OSError as e:
-            raise CourseError(f"{raw._samples[i][0]} is damaged ({e}). {again}") from None
-        images[i] = np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR))
-    return sources.as_split(images.transpose(0, 3, 1, 2), labels, [c[0] for c in raw.classes])
+    def read(folder: Path | None, part: str) -> Split:
+        part = "train" if part == "train" else "val"
+        raw = sources.opened("Imagenette", folder, "the folder imagenette2-160 (from "
+                             "imagenette2-160.tgz)", split=part, size="160px")
+        place, n, size = (folder or cache_dir()) / "imagenette2-160", len(raw), IMAGENETTE_SIZE
+        again = f"Delete {place} and unpack or fetch it again."
+        if n != IMAGENETTE_IMAGES[part]:  # torchvision accepts a folder that is half unpacked
+            raise CourseError(f"{place / part} holds {n:,} of {IMAGENETTE_IMAGES[part]:,} "
+                              f"pictures. {again}")
+        images, labels = np.empty((n, size, size, 3), np.uint8), np.empty(n, np.int64)
+        for i in range(n):
+            try:
+                image, labels[i] = raw[i]
+            except OSError as e:
+                raise CourseError(f"{raw._samples[i][0]} is damaged ({e}). {again}") from None
+            images[i] = np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR))
+        return sources.as_split(images.transpose(0, 3, 1, 2), labels, [c[0] for c in raw.classes])
+
+    return sources.dataset("imagenette", root, limit, seed, read)

@@ -95,7 +95,9 @@ def compute_curve(model: nn.Module, split: Split, attack: str = ATTACK,
 def current(name: str, seed: int, data: str, root: Path | None = None) -> dict[str, Any] | None:
     """A curve's row in the manifest, if weights, images (`data`, a digest) and attack are still the
     same."""
-    row = curve_files(root).entries().get(name, {}).get(str(seed), {})
+    row = curve_files(root).entries().get(name, {}).get(str(seed))
+    if row is None:
+        return None
     weights = entry(name, seed, root).get("weights", {}).get("sha256")
     same = {"weights": weights, "data": data, "attack": ATTACK}.items() <= row.items()
     return row if same else None
@@ -105,8 +107,8 @@ def load_curve(name: str, split: Split, *, seed: int = 0, root: Path | None = No
     """The stored predictions of one model on a test split, verified."""
     row = current(name, seed, split.digest(), root)
     if row is None:
-        raise CourseError(f"The curve of {name}, seed {seed}, is not stored or is of other weights "
-                          "or images. Compute it: make curves; or attack now.")
+        raise CourseError("For these weights and images no curve is stored. Choose a live attack "
+                          "and press Attack now, or compute the curve: make curves.")
     with np.load(io.BytesIO(curve_files(root).read(row)), allow_pickle=False) as arrays:
         eps, predicted = tuple(arrays["eps"].tolist()), torch.from_numpy(arrays["said"]).long()
     return Curve(ATTACK, eps, predicted, split.y, torch.arange(len(split)), split.classes)

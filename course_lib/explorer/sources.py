@@ -11,7 +11,7 @@ import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,19 +27,12 @@ from course_lib.explorer.curves import Curve, load_curve
 from course_lib.fairness import Report
 from course_lib.files import parse_json, read_bytes
 from course_lib.models import MODELS, build
-from course_lib.zoo import (
-    TITLES,
-    figures,
-    load_model,
-    load_record,
-    manifest,
-    models_dir,
-)
+from course_lib.zoo import TITLES, figures, load_model, load_record, manifest, models_dir
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS: tuple[str, ...] = ("model", "method", "images", "epochs", *TITLES)
+COLUMNS: tuple[str, ...] = ("model", "data", "method", *TITLES)
 ADVICE = "Give the folder that trainings wrote to, such as results or runs."
 
 
@@ -76,49 +69,36 @@ class Checkpoint(Source):
     folder: Path = Path()
 
     @cached_property
-    def identity(self) -> dict[str, Any]:
-        """The training that the store belongs to."""
-        path = self.folder / RECORD
-        return dict(parse_json(read_bytes(path), path)["identity"])
-
-    @cached_property
     def state(self) -> dict[str, Any]:
+        """The training's state, and its identity."""
+        path = self.folder / RECORD
+        identity = parse_json(read_bytes(path), path)["identity"]
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             newest = Store(self.folder).latest()
         if newest is None:
             reasons = " ".join(str(w.message) for w in caught)
             raise CourseError(f"{self.folder} holds no checkpoint that verifies. {reasons}".strip())
-        return newest[1]
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return tuple(str(self.identity.get("classes", "")).split(", "))
+        return {**newest[1], "identity": identity}
 
     @cached_property
     def record(self) -> dict[str, Any]:
         """The part of a finished training's record that a checkpoint has."""
-        epoch = self.state.get("epoch")
-        done = f"checkpoint: {epoch} of {self.identity.get('epochs')} epochs"
-        made = {"epochs": epoch, "recipe": {"method": {"name": done}}}
+        identity = self.state["identity"]
+        done = f"checkpoint: {self.state.get('epoch')} of {identity.get('epochs')} epochs"
+        made = {"classes": identity["classes"].split(", "), "recipe": {"method": {"name": done}}}
         return {"made_from": made, "history": self.state.get("history", [])}
 
     @cached_property
     def model(self) -> nn.Module:
         """The network of the kind that the store names, if every shape fits."""
-        kind = str(self.identity.get("model", "")).partition(" ")[0]
+        kind = self.state["identity"]["model"].partition(" ")[0]
         for name in (n for n, make in MODELS.items() if getattr(make, "__name__", n) == kind):
             model = build(name, classes=len(self.classes))
             with contextlib.suppress(RuntimeError):  # names or shapes differ
                 model.load_state_dict(self.state["model"])
                 return model.eval()
-        raise CourseError(f"This checkpoint is of {kind or 'an unknown network'}, which fits none "
-                          f"of: {', '.join(MODELS)}.")
-
-    @cached_property
-    def curve(self) -> Curve:
-        raise CourseError(f"No curve of {self.label} is stored. Choose a live attack and press "
-                          "Attack now.")
+        raise CourseError(f"This checkpoint is of {kind}, which fits none of: {', '.join(MODELS)}.")
 
 
 def stored(root: Path | None = None, prefix: str = "") -> dict[str, Source]:
@@ -169,16 +149,15 @@ def table(sources: Mapping[str, Source], *, sort: str = "model", down: bool = Fa
     rows = []
     for label, source in sorted(sources.items()):
         try:
-            made = source.record.get("made_from", {})
-            row = {"method": made.get("recipe", {}).get("method", {}).get("name", ""),
-                   "images": made.get("training_examples"), "epochs": made.get("epochs"),
+            recipe = source.record.get("made_from", {}).get("recipe", {})
+            row = {"data": recipe.get("dataset", ""),
+                   "method": recipe.get("method", {}).get("name", ""),
                    **figures({0: [*map(Report.from_json, source.record.get("reports", []))]})[0]}
         except Exception as error:  # a reader's own files may hold anything
             row = {"method": f"cannot be read: {error}"}
-        row = {"model": label, **{k: v for k, v in row.items() if v is not None}}
-        text = " ".join(map(str, row.values())).casefold()
+        text = " ".join(map(str, [label, *row.values()])).casefold()
         if all(word in text for word in words.casefold().split()):
-            rows.append(row)
+            rows.append({"model": label, **row})
     frame = pd.DataFrame(rows, dtype=object)
     return frame.sort_values(sort, ascending=not down, kind="stable") if sort in frame else frame
 
@@ -191,14 +170,5 @@ def as_html(frame: pd.DataFrame) -> str:
     with pd.option_context("display.max_colwidth", None):
         text = shown.to_html(index=False, border=0, na_rep="", justify="right",
                              classes="explorer-table", float_format=lambda v: f"{100 * v:.2f}")
-    words = "".join(f".explorer-table tr > :nth-child({n}) {{text-align: left}}" for n in (1, 2))
-    return f"<style>.explorer-table td {{text-align: right}} {words}</style>{text}"
-
-
-def as_csv(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> str:
-    """Rows as comma-separated text, with every column that any of them has."""
-    import pandas as pd
-
-    if not len(rows):
-        raise CourseError("There is no row to write. Change the words that rows must hold.")
-    return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
+    return ("<style>.explorer-table td {text-align: right} "
+            f".explorer-table tr > :nth-child(-n+3) {{text-align: left}}</style>{text}")

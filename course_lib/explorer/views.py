@@ -12,10 +12,9 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from itertools import zip_longest
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -37,8 +36,6 @@ from course_lib.scores import success
 STORED = "stored"  # PGD-20 on every test image, whose predictions are stored beside the models
 SLOW = PGD(step_size=0.4 / 255, steps=100, start="clean")  # small steps, to count them
 PAGE = 12  # images of a cell
-VECTORS = {"lam0": "λ of the standard error", "lam1": "λ of the boundary error",
-           "margin": "margin (× ε)"}
 Rows = list[dict[str, Any]]
 Drawn = tuple[str, Rows]
 
@@ -178,45 +175,42 @@ class Explorer:
         return [name for name in first if all(name in other for other in others)]
 
 
-@lru_cache
-def walks(source: Source, eps: int, n: int) -> tuple[Tensor, diagnostics.Steps]:
-    """Confusion over the attack's steps, and steps until each image is wrong, on the first n images
-    of each class."""
-    part, level = images_of(source.classes).per_class(n), eps / 255
-    return (diagnostics.confusion_path(source.model, part, diagnostics.QUICK.at(level)),
-            diagnostics.steps_to_wrong(source.model, part, SLOW.at(level)))
-
-
 def _attack(choice: Choice, curve: Curve) -> str:
     name = "PGD-20" if choice.attack == STORED else choice.attack
     return f"{name} at {choice.eps}/255 on {len(curve.y)} test images"
 
 
+def rows_of(columns: Mapping[str, Any]) -> Rows:
+    """One row per place in the lists among the columns; any other value is in every row."""
+    (n,) = {len(values) for values in columns.values() if isinstance(values, list)}
+    lists = [values if isinstance(values, list) else [values] * n for values in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+
+
 def errors(x: Explorer, choice: Choice) -> Drawn:
-    """Errors per class: two models under attack, or one model clean and under attack."""
+    """Errors per class, clean and under attack. A dashed line is a model's average under attack."""
     curves = {m: x.curve(m, choice) for m in choice.models}
     reports = {m: c.report(choice.eps) for m, c in curves.items()}
-    (ax,), first = x.axes(1, 9, 3.8), choice.models[0]
-    if len(reports) == 1:
-        both = {f"{first}, {state}": reports[first] for state in ("clean", "under attack")}
-        plots.class_bars(both, ax, kind=["nat", "rob"])
-    else:
-        plots.class_bars(reports, ax)
+    (ax,), states = x.axes(1, 9, 3.8), ("clean", "under attack")
+    plots.class_bars({f"{m}, {state}": r for m, r in reports.items() for state in states}, ax,
+                     kind=["nat", "rob"] * len(reports))
+    for i, r in enumerate(reports.values()):
+        ax.axhline(100 * r.rob.mean, color=plots.COLOURS[2 * i + 1], lw=1, ls="--")
     ax.set_ylim(0, 104)
     alt = [f"{m}: average {100 * r.rob.mean:.1f} % (clean {100 * r.nat.mean:.1f} %), worst class "
            f"{r.worst_class} {100 * r.rob.worst:.1f} %." for m, r in reports.items()]
-    names = ("model", "class", "images", "standard error", "robust error", "low", "high")
-    rows = [dict(zip(names, row, strict=True)) for m, r in reports.items()
-            for row in zip([m] * len(r.classes), r.classes, r.nat.counts, r.nat.by_class,
-                           r.rob.by_class, *r.rob.intervals().T, strict=True)]
-    return " ".join([f"Errors by class under {_attack(choice, curves[first])}, with 95 % "
-                     "intervals.", *alt]), rows
+    rows = [row for m, r in reports.items() for row in rows_of({
+        "model": m, "class": [*r.classes], "images": [*r.nat.counts],
+        "standard error": r.nat.by_class.tolist(), "robust error": r.rob.by_class.tolist(),
+        "low": r.rob.intervals()[:, 0].tolist(), "high": r.rob.intervals()[:, 1].tolist()})]
+    return " ".join([f"Errors by class under {_attack(choice, curves[choice.models[0]])}, with "
+                     "95 % intervals.", *alt]), rows
 
 
 def budgets(x: Explorer, choice: Choice) -> Drawn:
     """Every class's error over all budgets."""
     curves = {m: x.curve(m, choice) for m in choice.models}
-    alt, rows = ["Robust error of each class against the budget of the attack."], []
+    alt, rows = ["Robust error of each class against the budget of the attack."], Rows()
     for ax, (label, curve) in zip(x.axes(len(curves), 9, 3.8, sharey=True), curves.items(),
                                   strict=True):
         reports, names = {eps: curve.report(eps) for eps in curve.eps}, curve.classes
@@ -227,8 +221,9 @@ def budgets(x: Explorer, choice: Choice) -> Drawn:
         ax.axvline(choice.eps, color="0.4", lw=1, ls=":")
         ax.set_xticks(curve.eps[:: max(1, len(curve.eps) // 8)])
         ax.set_title(label, fontsize=10, pad=22)
-        rows += [{"model": label, "eps": eps, "class": c, "error": float(e)}
-                 for eps, r in reports.items() for c, e in zip(names, r.rob.by_class, strict=True)]
+        for eps, r in reports.items():
+            rows += rows_of({"model": label, "eps": eps, "class": [*names],
+                             "error": r.rob.by_class.tolist()})
         alt.append(f"{label}: at {choice.eps}/255 {hardest} is hardest, {easiest} easiest.")
     return " ".join(alt), rows
 
@@ -245,9 +240,9 @@ def matrix(x: Explorer, choice: Choice) -> Drawn:
             text.remove() if text.get_text() == "·" else text.set_in_layout(False)
         ax.add_patch(Rectangle((choice.column - 0.5, choice.row - 0.5), 1, 1, **plots.FRAME))
         ax.set_title(f"{label}, {title}", fontsize=10)
-        rows += [{"model": label, "eps": eps, "class": a, "taken for": b,
-                  "share": float(shares[i, j])}
-                 for i, a in enumerate(curve.classes) for j, b in enumerate(curve.classes)]
+        for name, share in zip(curve.classes, shares.tolist(), strict=True):
+            rows += rows_of({"model": label, "eps": eps, "class": name,
+                             "taken for": [*curve.classes], "share": share})
     return (f"Confusion matrices of {label}, clean and attacked; rows are the true classes. The "
             f"framed cell: {x.cell(choice)[1]}"), rows
 
@@ -266,8 +261,8 @@ def cell(x: Explorer, choice: Choice) -> Drawn:
         ax.set_axis_off()
         ax.text(0.5, 0.5, f"No image of {a} is taken for {b}.", ha="center", va="center",
                 transform=ax.transAxes)
-    return alt, [{"model": source.label, "number": i, "test image": place, "class": a,
-                  "taken for": b} for i, place in enumerate(places.tolist(), 1)]
+    return alt, rows_of({"model": source.label, "number": [*range(1, len(places) + 1)],
+                         "test image": places.tolist(), "class": a, "taken for": b})
 
 
 def image(x: Explorer, choice: Choice) -> Drawn:
@@ -300,8 +295,17 @@ def _one_image(source: Source, part: Split, eps: int, axes: Any) -> Drawn:
     before, after = (f"{classes[int(q.argmax())]} ({float(q.max()):.0%})" for q in (p[0], p[-1]))
     return (f"{source.label} says {before} to the clean image and {after} to the attacked one; the "
             f"path {crosses}.",
-            [{"model": source.label, "step": t, "right": ok,
-              **dict(zip(classes, p[t + 1].tolist(), strict=True))} for t, ok in enumerate(right)])
+            rows_of({"model": source.label, "step": [*range(len(right))], "right": right,
+                     **dict(zip(classes, p[1:].T.tolist(), strict=True))}))
+
+
+@lru_cache
+def walks(source: Source, eps: int, n: int) -> tuple[Tensor, diagnostics.Steps]:
+    """Confusion over the attack's steps, and steps until each image is wrong, on the first n images
+    of each class."""
+    part, level = images_of(source.classes).per_class(n), eps / 255
+    return (diagnostics.confusion_path(source.model, part, diagnostics.QUICK.at(level)),
+            diagnostics.steps_to_wrong(source.model, part, SLOW.at(level)))
 
 
 def sides(x: Explorer, choice: Choice) -> Drawn:
@@ -322,10 +326,12 @@ def sides(x: Explorer, choice: Choice) -> Drawn:
     plots.bars({m: t.tolist() for m, t in target.items()}, classes, to,
                ylabel="share of the wrong answers (%)")
     to.axhline(100 / len(classes), color="0.4", lw=1, ls=":")
-    rows = [{"model": m, "class": c, "mean steps": a, "share of wrong answers": b, "still right": r}
-            for m in curves for c, a, b, r in zip(
-                classes, steps[m].tolist(), target[m].tolist(),
-                diagnostics.kept(matrices[m]).tolist(), strict=True)]
+    for ax in (soon, to):  # long names of ten classes under a narrow figure
+        ax.tick_params(axis="x", labelrotation=60)
+    rows = [row for m in curves for row in rows_of({
+        "model": m, "class": [*classes], "mean steps": steps[m].tolist(),
+        "share of wrong answers": target[m].tolist(),
+        "still right": diagnostics.kept(matrices[m]).tolist()})]
     alt = [f"{m}: {classes[int(np.argmin(steps[m]))]} is lost soonest ({np.min(steps[m]):.0f} "
            f"steps), {classes[int(t.argmax())]} takes {float(t.max()):.0%} of the wrong answers; "
            f"{float(diagnostics.from_uniform(t)):.0%} of them would have to move to be even."
@@ -335,44 +341,34 @@ def sides(x: Explorer, choice: Choice) -> Drawn:
 
 
 def history(x: Explorer, choice: Choice) -> Drawn:
-    """How the training went: the loss, the validation errors, and the method's state per class."""
+    """How the training went: the loss, and the validation errors where there are some."""
     source = x.detail(choice)
     epochs, label = source.record.get("history", []), source.label
     if not epochs:
         raise CourseError(f"No training history of {label} is stored yet; its first row is written "
                           "at the end of the first epoch.")
+    losses = [e["loss"] for e in epochs]
     checks = [Report.from_json(e["validation"][0]) for e in epochs if e.get("validation")]
-    classes = checks[0].classes if checks else source.classes
-    alt = (f"Training of {label}: the loss went from {epochs[0]['loss']:.3f} to "
-           f"{epochs[-1]['loss']:.3f} in {len(epochs)} epochs.")
-    charts = [partial(plots.curves, {"training loss": [e["loss"] for e in epochs]})]
-    if checks:
+    first, *second = x.axes(2, 11, 3.2) if checks else x.axes(1, 6, 3.2)
+    plots.curves({"training loss": losses}, first)
+    alt = (f"Training of {label}: the loss went from {losses[0]:.3f} to {losses[-1]:.3f} in "
+           f"{len(epochs)} epochs.")
+    for ax in second:
         lines = {"standard": [100 * r.nat.mean for r in checks],
                  "robust": [100 * r.rob.mean for r in checks],
                  "worst class": [100 * r.rob.worst for r in checks]}
-        charts.append(partial(plots.curves, lines, ylabel="validation error (%)"))
+        plots.curves(lines, ax, ylabel="validation error (%)")
         alt += (f" Robust error on validation data at the last check: average "
                 f"{lines['robust'][-1]:.1f} %, worst class {checks[-1].worst_class} "
                 f"{lines['worst class'][-1]:.1f} %.")
-    for key in (k for k in VECTORS if k in epochs[0].get("state", {})):
-        values = np.array([e["state"][key] for e in epochs])
-        if np.ptp(values) > 1e-6:
-            charts.append(partial(plots.class_curves, values.tolist(), classes, ylabel=VECTORS[key],
-                                  named=[classes[c] for c in np.argsort(values[-1])[::-1][:2]]))
-    rows, wide = -(-len(charts) // 3), len(charts) > 1
-    axes = x.axes(min(len(charts), 3), 11 if wide else 6, 3.2 * rows, rows=rows)
-    for ax, chart in zip_longest(axes, charts):
-        chart(ax=ax) if chart else ax.set_axis_off()
-    return alt, [{"model": label, "epoch": e["epoch"], "loss": e["loss"], "rate": e["lr"]}
-                 for e in epochs]
+    return alt, rows_of({"model": label, "epoch": [e["epoch"] for e in epochs], "loss": losses,
+                         "rate": [e["lr"] for e in epochs]})
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """An unfairness score of a record: the largest value minus the smallest, row by row."""
 
-    axis: str  # the label of the values
-    title: str  # the same in a sentence
+    title: str
     names: Sequence[str]  # classes, or groups with a label
     values: Sequence[Sequence[float]]  # one row, or one per label
     percent: bool = True  # the values are fractions
@@ -384,21 +380,21 @@ def scores_in(record: Mapping[str, Any]) -> dict[str, Score]:
     reports, scores = record.get("reports", []), dict[str, Score]()
     most = max((sum(r["counts"]) for r in reports), default=0)
     for report in (Report.from_json(r) for r in reports if sum(r["counts"]) == most):
-        scores.setdefault("CAU", Score("accuracy", "accuracy of each class", report.classes,
-                                       [(1 - report.nat.by_class).tolist()]))
+        right, lost = ([*map(float, values)] for values in (1 - report.nat.by_class,
+                                                            success(report)))
         attack = f"{report.attack} at {zoo.budget(report.eps)}"
-        scores[f"CRU_s, {attack}"] = Score("attack's success", f"success of {attack} on each class",
-                                           report.classes, [success(report).tolist()])
+        scores.setdefault("CAU", Score("accuracy of each class", report.classes, [right]))
+        scores[f"CRU_s, {attack}"] = Score(f"success of {attack} on each class", report.classes,
+                                           [lost])
     for row in record.get("scores", []):
         if row.get("score") == "CRU_eps":
             scores[f"CRU_eps, {row['estimator']}"] = Score(
-                "mean least ε", f"mean least ε of each class, found by {row['estimator']}, at most "
-                f"{row['cap']:.3g}", row["classes"], [row["by_class"]], percent=False)
+                f"mean least ε of each class, at most {row['cap']:.3g}", row["classes"],
+                [row["by_class"]], percent=False)
         if row.get("score") == "EOU":
-            scores[f"EOU, {row['group']}"] = Score(
-                "mean confidence", f"mean confidence in class 1 of each {row['group']}, by true "
-                "label", [f"{g}, label {label}" for label in (0, 1) for g in row["groups"]],
-                row["means"])
+            names = [f"{group}, label {label}" for label in (0, 1) for group in row["groups"]]
+            scores[f"EOU, {row['group']}"] = Score("mean confidence in class 1", names,
+                                                   row["means"])
     return scores
 
 
@@ -413,16 +409,14 @@ def unfairness(x: Explorer, choice: Choice) -> Drawn:
     first, (ax,) = scores[choice.models[0]], x.axes(1, 9, 3.8)
     times, sign, points = (100.0, " (%)", " points") if first.percent else (1.0, "", "")
     values = {m: [v for row in s.values for v in row] for m, s in scores.items()}
-    plots.bars(values, first.names, ax, ylabel=first.axis + sign, scale=times)
+    plots.bars(values, first.names, ax, ylabel=first.title + sign, scale=times)
     alt = [f"{m}: {' and '.join(f'{times * np.ptp(row):.4g}' for row in s.values)}{points} between "
            "the lowest and the highest." for m, s in scores.items()]
-    return " ".join([f"{name}: {first.title}.", *alt]), [
-        {"model": m, "score": name, "of": n, "value": v} for m in scores
-        for n, v in zip(first.names, values[m], strict=True)]
+    return " ".join([f"{name}: {first.title}.", *alt]), [row for m in scores for row in rows_of(
+        {"model": m, "score": name, "of": [*first.names], "value": values[m]})]
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """One way to look at models: its title, the controls that it uses, and its figure."""
 
     title: str

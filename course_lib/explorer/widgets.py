@@ -22,7 +22,7 @@ import ipywidgets as w
 from course_lib.attacks import ATTACKS
 from course_lib.errors import CourseError
 from course_lib.explorer.curves import BUDGETS
-from course_lib.explorer.sources import COLUMNS, as_csv, as_html, from_folder, table
+from course_lib.explorer.sources import COLUMNS, as_html, from_folder, table
 from course_lib.explorer.views import STORED, VIEWS, Choice, Drawing, Explorer
 from course_lib.files import write_together
 
@@ -97,15 +97,13 @@ class Panel(w.VBox):
             action = partial(getattr(self, method), *words)
             by_name[name].on_click(lambda _, action=action: self.act(action))
         for name in by_name.keys() - {*BUTTONS, "folder"}:
-            by_name[name].observe(self.draw, names="value")
+            by_name[name].observe(lambda _: self.act(), names="value")
         self.shown: dict[str, list[w.Widget]] = {
             word: [by_name[name] for name in names.split()]
             for line in LINES for word, names in line.items() if word != "always"}
         lines = [[by_name[name] for name in " ".join(line.values()).split()] for line in LINES]
         super().__init__([w.HBox(line, layout=FLOW) if line[1:] else line[0] for line in lines])
-        if folder is not None and Path(folder).is_dir():
-            self.act(self.open_folder)
-        self.draw()
+        self.act(self.open_folder if folder is not None and Path(folder).is_dir() else None)
 
     def choice(self) -> Choice:
         """The choice that the controls show."""
@@ -113,13 +111,18 @@ class Panel(w.VBox):
         fields = (f.name for f in dataclasses.fields(Choice) if f.name != "models")
         return Choice(models=tuple(models), **{f: getattr(self.part, f).value for f in fields})
 
-    def act(self, action: Callable[[], None]) -> None:
-        """One action after the other. An error becomes a sentence. Controls that the action moves
-        do not draw."""
-        with self.lock:
+    def act(self, action: Callable[[], str | None] | None = None) -> None:
+        """Do something, then show what the controls ask for. An action may return a sentence to
+        show instead of the figure's text; an error becomes one, too."""
+        with self.lock:  # another thread waits
+            if self.busy:  # a control that this thread moves
+                return
             self.busy = True
             try:
-                action()
+                sentence = action() if action else None
+                self.draw()
+                if sentence:
+                    self.say(sentence)
             except Exception as error:  # a reader's own files may hold anything
                 self.say(str(error) if isinstance(error, CourseError) else "This cannot be shown "
                          f"({type(error).__name__}: {str(error)[:200]}). Choose something else.",
@@ -132,13 +135,8 @@ class Panel(w.VBox):
             '<div role="status" class="explorer-note" style="max-width: 900px; line-height: 1.4; '
             f'{style}">{html.escape(text)}</div>')
 
-    def draw(self, change: object = None) -> None:
-        """Show what the controls ask for."""
-        with self.lock:  # another thread waits; a control that this one moves returns
-            if not self.busy:
-                self.act(self._redraw)
-
-    def _redraw(self) -> None:
+    def draw(self) -> None:
+        """Show the controls that the view uses, and its figure or table."""
         view = self.part.view.value
         uses = {"table"} if view == "table" else set(VIEWS[view].uses)
         if "attack" in uses and self.part.attack.value != STORED:
@@ -182,10 +180,9 @@ class Panel(w.VBox):
             control.options, control.value = tuple(options), value
 
     def _show_table(self) -> None:
-        sort = self.part.sort.value
-        self.drawing, self.rows = None, table(self.explorer.models, sort=sort,
-                                              down=self.part.down.value,
-                                              words=self.part.words.value)
+        sort, down, words = (getattr(self.part, name).value for name in ("sort", "down", "words"))
+        self.drawing = None
+        self.rows = table(self.explorer.models, sort=sort, down=down, words=words)
         self.part.picture.value = ('<div style="overflow-x: auto; max-height: 480px">'
                                    f'{as_html(self.rows)}</div>')
         self.say(f"{len(self.rows)} of {len(self.explorer.models)} models, sorted by {sort}. "
@@ -193,43 +190,43 @@ class Panel(w.VBox):
 
     def show(self, view: str) -> None:
         self.part.view.value = view
-        self._redraw()
 
     def attack_now(self) -> None:
         """Run the chosen attack, with progress; other controls wait."""
-        self.part.progress.value = 0
-        self.explorer.attack(self.choice(), self._tick)
-        self._redraw()
-
-    def _tick(self, images: int, total: int) -> None:
         bar = self.part.progress
-        bar.max, bar.value = total, bar.value + images
-        bar.description = f"{bar.value} of {total}"
+        bar.value = 0
+
+        def tick(images: int, total: int) -> None:
+            bar.max, bar.value = total, bar.value + images
+            bar.description = f"{bar.value} of {total}"
+
+        self.explorer.attack(self.choice(), tick)
 
     def to_mistake(self) -> None:
         self.part.row.value, self.part.column.value = self.explorer.mistake(self.choice())
         self.part.number.value = 1
-        self._redraw()
 
-    def open_folder(self) -> None:
+    def open_folder(self) -> str:
         """Add a reader's own runs to the models."""
         new = list(sources := from_folder(self.part.folder.value))
         self.explorer.models |= sources
         names = list(self.explorer.models)
         self._offer(self.part.one, names)
         self._offer(self.part.two, [NONE, *names])
-        self._redraw()
-        self.say(f"{len(new)} of your own are among the models now: "
-                 f"{', '.join(new[:5])}{' …' if len(new) > 5 else ''}.")
+        return (f"{len(new)} of your own are among the models now: "
+                f"{', '.join(new[:5])}{' …' if len(new) > 5 else ''}.")
 
     def save(self, kind: str) -> None:
         """Write the figure or its numbers to a file, and offer it as a download."""
-        if kind == "csv":
-            raw, mime = as_csv(self.rows).encode(), "text/csv"
-        elif self.drawing is None:
+        import pandas as pd
+
+        if kind == "png" and self.drawing is None:
             raise CourseError("There is no figure to save here. Choose a view that draws one.")
-        else:
-            raw, mime = self.drawing.png(150), "image/png"
+        if not len(self.rows):
+            raise CourseError("There is no row to write. Change the words that rows must hold.")
+        raw, mime = ((self.drawing.png(150), "image/png") if self.drawing and kind == "png" else
+                     (pd.DataFrame(self.rows, dtype=object).to_csv(index=False).encode(),
+                      "text/csv"))
         path = self.out / f"{self.part.view.value}-{self.part.eps.value}.{kind}"
         write_together({path: raw})
         link = f"data:{mime};base64,{base64.b64encode(raw).decode()}"

@@ -5,23 +5,21 @@ Only a "bad" finding stops the course: a damaged file, a missing package, a full
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-from course_lib import colab, data, files, native
-from course_lib.datasets.sources import contents
+from course_lib import data, files, native
+from course_lib.datasets import adult
+from course_lib.datasets.sources import checked, contents
 from course_lib.errors import CourseError
 from course_lib.zoo import manifest, model_files
 
-PYTHON = (3, 11)
 # bytes free: less than the first is a warning, less than the second is bad
 ENOUGH, LITTLE = 1 << 30, 64 << 20
 
@@ -39,7 +37,7 @@ class Finding:
 def checkup() -> list[Finding]:
     """Every finding. A check that fails is a finding, too."""
     findings: list[Finding] = []
-    for check in CHECKS:
+    for check in (versions, embedded_data, models, kernel, disk):
         try:
             findings += check()
         except (CourseError, metadata.PackageNotFoundError) as e:
@@ -58,12 +56,10 @@ def text(findings: Sequence[Finding]) -> str:
 
 
 def versions() -> Iterator[Finding]:
-    """Python and the packages against requirements.txt or, installed, the package's metadata."""
+    """The packages against requirements.txt or, installed, the package's metadata."""
     from packaging.requirements import Requirement
 
-    state, least = "ok" if sys.version_info >= PYTHON else "bad", ".".join(map(str, PYTHON))
-    yield Finding("Python", state, platform.python_version(),
-                  "" if state == "ok" else f"Use Python {least} or later.")
+    yield Finding("Python", "ok", platform.python_version())
     path = Path(__file__).parents[2] / "requirements.txt"
     lines = (path.read_text(encoding="utf-8").splitlines() if path.is_file()
              else metadata.requires("course-lib") or [])
@@ -72,56 +68,47 @@ def versions() -> Iterator[Finding]:
             continue
         try:
             version = metadata.version(wanted.name)
+            fits = wanted.specifier.contains(version, prereleases=True)
         except metadata.PackageNotFoundError:
-            version = "not installed"
-        fits = version != "not installed" and wanted.specifier.contains(version, prereleases=True)
+            version, fits = "not installed", False
         yield Finding(wanted.name, "ok" if fits else "bad", version,
                       "" if fits else f"pip install --upgrade '{wanted}'")
 
 
 def embedded_data() -> Iterator[Finding]:
-    """Every file of the embedded data against the hash in its contents.json."""
+    """Every file of the embedded data against its hash."""
     for folder in sorted(p for p in data.EMBEDDED.iterdir() if p.is_dir()):
-        if (folder / "contents.json").is_file():
-            rows = [{"file": name, "sha256": sha256}
-                    for name, sha256 in contents(folder)[1].items()]
-            yield _hashed(f"embedded {folder.name}", rows, folder,
-                          "Reinstall the course (or: git checkout course_lib).")
-        else:  # its loader knows the hashes and checks them
-            data.load(folder.name)
-            yield Finding(f"embedded {folder.name}", "ok", "every hash right")
+        table = folder.name == "adult"  # whose hashes are those of the unpacked files
+        hashes = adult.SHA256 if table else contents(folder)[1]
+        yield _hashed(f"embedded {folder.name}", {
+            name: partial(checked, folder, name, sha256, unpack=table)
+            for name, sha256 in hashes.items()}, "Reinstall the course (or: git checkout "
+            "course_lib).")
 
 
 def models() -> Iterator[Finding]:
-    """Every file that the manifest names; those in release.json may be absent."""
-    folder, elsewhere = model_files().folder, model_files().release()
-
-    def absent(row: dict[str, Any]) -> bool:
-        path, sha256 = files.inside(folder, row.get("file")), str(row.get("sha256"))
-        return (path is not None and sha256 in elsewhere and not os.path.isfile(path)
-                and not files.in_cache(sha256).is_file())
-
-    named = [row for seeds in manifest().values() for rows in seeds.values()
-             for row in rows.values()]
-    here = [row for row in named if not absent(row)]
-    yield _hashed("stored models", here, folder, "git checkout serialized_models, or make models.")
-    if away := len(named) - len(here):
-        yield Finding("models not bundled", "warn", f"{away} files",
-                      "load_model downloads them; else see serialized_models/README.md.")
+    """Every file that the manifest names; those that load_model can download may be absent."""
+    rows = [row for seeds in manifest().values() for kinds in seeds.values()
+            for row in kinds.values()]
+    here = [row for row in rows if model_files().place(row)["where"] != "to download"]
+    yield _hashed("stored models", {str(row.get("file")): partial(model_files().read, row)
+                                    for row in here}, "git checkout serialized_models, or make "
+                                                      "models.")
+    if away := len(rows) - len(here):
+        yield Finding("models not bundled", "warn", f"{away} files", "load_model downloads them.")
 
 
-def _hashed(what: str, rows: Sequence[dict[str, Any]], folder: Path, do: str) -> Finding:
-    """Whether the files of a folder have the hashes beside their names."""
+def _hashed(what: str, files: Mapping[str, Callable[[], bytes]], do: str) -> Finding:
+    """Whether each of these files can be read, which compares its hash."""
     bad = []
-    for row in rows:
+    for name, read in files.items():
         try:
-            model_files(folder).read(row)
+            read()
         except CourseError:
-            bad.append(str(row.get("file")))
+            bad.append(name)
     if not bad:
-        return Finding(what, "ok", f"{len(rows)} files, every hash right")
-    more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-    return Finding(what, "bad", f"damaged or missing: {', '.join(bad[:5])}{more}", do)
+        return Finding(what, "ok", f"{len(files)} files, every hash right")
+    return Finding(what, "bad", f"{len(bad)} damaged or missing: {', '.join(bad[:5])}", do)
 
 
 def kernel() -> Iterator[Finding]:
@@ -133,19 +120,12 @@ def kernel() -> Iterator[Finding]:
 
 
 def disk() -> Iterator[Finding]:
-    """Space and rights where the course writes, and in Google Drive where it is mounted."""
-    places = {"cache": files.cache_dir(), "runs": Path("runs").absolute(),
-              "temporary files": Path(tempfile.gettempdir())}
-    if (home := colab.DRIVE / "MyDrive").is_dir():
-        places["Google Drive"] = home / colab.FOLDER
-    elif colab.whereabouts() == "colab":
-        yield Finding("Google Drive", "warn", "not mounted",
-                      "Tick SAVE_TO_DRIVE in the set-up cell to keep what you train.")
-    for name, place in places.items():
+    """Space and rights where the course writes."""
+    for name, place in {"cache": files.cache_dir(), "runs": Path("runs").absolute(),
+                        "temporary files": Path(tempfile.gettempdir())}.items():
         try:
             near = next(p for p in (place, *place.parents) if p.exists())  # so nothing is created
-            if name != "Google Drive":  # where a deleted file would fill the bin
-                tempfile.TemporaryFile(dir=near).close()
+            tempfile.TemporaryFile(dir=near).close()
             free = shutil.disk_usage(near).free
         except OSError as e:
             yield Finding(name, "bad", f"{place}: {e.strerror or e}",
@@ -154,7 +134,3 @@ def disk() -> Iterator[Finding]:
         state = "ok" if free >= ENOUGH else "warn" if free >= LITTLE else "bad"
         yield Finding(name, state, f"{place}: {free / 1e9:.1f} GB free",
                       "" if state == "ok" else "Free some space.")
-
-
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (versions, embedded_data, models, kernel,
-                                                       disk)

@@ -7,7 +7,7 @@ comes from each group's confidences. The weights stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from course_lib.errors import CourseError, integer, pick
 from course_lib.evaluation import evaluate, named
 from course_lib.experiments import RECIPES
 from course_lib.experiments.scores import SCORE_BUDGETS
-from course_lib.fairness import Report
 from course_lib.inference import frozen, logits_of
 from course_lib.lab.examine import Case, Row, examine_all, models_with_weights, stored_model
 from course_lib.lab.publish import add_scores
@@ -101,7 +100,7 @@ def score_stored(patterns: Sequence[str], *, seeds: int | None = None, per_class
     examine_all(cases, out, desc="scores", **running)
     for model in stored:
         case = Case(*model, "", None, None, models, root)
-        rows = [*_from_reports(case), *_from_copies(case), *_from_groups(case)]
+        rows = [row for of_kind in (of_reports, of_copies, of_groups) for row in of_kind(case)]
         add_scores(case.name, case.seed, rows, case.weights, models)
     return [{"recipe": name, "seed": seed, **row} for name, seed, _ in stored
             for row in load_scores(name, seed=seed, root=models)]
@@ -138,44 +137,27 @@ def least_row(results: Tensor, search: Search, classes: tuple[str, ...]) -> Row:
     """CRU_eps, from what LeastCase found on all batches."""
     y, eps, censored, cost = results[0].long(), results[1], results[2].bool(), results[3]
     least, n = scores.LeastEps(eps, censored, round(float(cost.sum()))), len(classes)
+    by_class = least.by_class(y, n)
     return {"score": "CRU_eps", "estimator": search.estimator, "told": repr(search),
             "cap": search.cap, "tolerance": search.tolerance, "increment": search.step,
             "steps": least.steps, "classes": list(classes),
-            "counts": torch.bincount(y, minlength=n).tolist(),
-            **_range("", lambda: least.by_class(y, n)),
-            "censored": scores.class_means(censored, y, n).tolist(),
-            **_range("_right_only", lambda: least.by_class(y, n, right_only=True))}
+            "counts": torch.bincount(y, minlength=n).tolist(), "by_class": by_class.tolist(),
+            "value": float(np.ptp(by_class)),
+            "censored": scores.class_means(censored, y, n).tolist()}
 
 
-def cru_s_row(report: Report) -> Row:
-    """Both denominators: all examples, and those that are right when clean."""
-    return {"classes": list(report.classes), "counts": list(report.nat.counts),
-            **_range("", lambda: scores.success(report)),
-            **_range("_correct_only", lambda: scores.success(report, correct_only=True))}
-
-
-def _range(suffix: str, by_class: Callable[[], np.ndarray]) -> Row:
-    """A figure of each class and its range over classes; where it is undefined, why."""
-    try:
-        figures = by_class()
-    except CourseError as e:
-        return {f"value{suffix}": None, f"why{suffix}": str(e)}
-    return {f"by_class{suffix}": figures.tolist(), f"value{suffix}": float(np.ptp(figures))}
-
-
-def _from_reports(case: Case) -> list[Row]:
+def of_reports(case: Case) -> list[Row]:
     """CAU and CRU_s, from the reports on the most images."""
-    rows: list[Row] = []
-    for attack, eps in plan_of(case.name).budgets:
-        report = load_report(case.name, seed=case.seed, attack=attack, eps=eps, root=case.models)
-        if not rows:
-            counts = list(report.nat.counts)
-            rows.append({"score": "CAU", "counts": counts, "value": scores.cau(report)})
-        rows.append({"score": "CRU_s", "attack": attack, "eps": eps, **cru_s_row(report)})
-    return rows
+    reports = {budget: load_report(case.name, seed=case.seed, attack=budget[0], eps=budget[1],
+                                   root=case.models) for budget in plan_of(case.name).budgets}
+    first, *_ = reports.values()
+    return [{"score": "CAU", "counts": list(first.nat.counts), "value": scores.cau(first)},
+            *({"score": "CRU_s", "attack": attack, "eps": eps, "classes": list(r.classes),
+               "counts": list(r.nat.counts), "by_class": scores.success(r).tolist(),
+               "value": scores.cru_s(r)} for (attack, eps), r in reports.items())]
 
 
-def _from_copies(case: Case) -> list[Row]:
+def of_copies(case: Case) -> list[Row]:
     """How a model of static copies does on static copies of the test set.
 
     They are made to fool another model, so they are no attack on this one. Its accuracy on them may
@@ -192,7 +174,7 @@ def _from_copies(case: Case) -> list[Row]:
             rows += same
             continue
         fooled = stored_model(copies.of, case.seed, source, case.models)
-        report = evaluate(case.model, case.split, _transferred(copies.attack.at(eps), fooled),
+        report = evaluate(case.model, case.split, transferred(copies.attack.at(eps), fooled),
                           early=False, count_clean=False, progress=False)
         rows.append({**key, "counts": list(report.nat.counts), "accuracy": 1 - report.rob.mean,
                      "clean_accuracy": 1 - report.nat.mean,
@@ -200,12 +182,12 @@ def _from_copies(case: Case) -> list[Row]:
     return rows
 
 
-def _transferred(attack: PGD, fooled: nn.Module) -> Any:
+def transferred(attack: PGD, fooled: nn.Module) -> Any:
     """The attack, on another model than the one that is evaluated."""
     return lambda model, x, y, *, generator: attack(fooled, x, y, generator=generator)
 
 
-def _from_groups(case: Case) -> list[Row]:
+def of_groups(case: Case) -> list[Row]:
     """EOU, of a data set whose examples belong to groups."""
     groups = plan_of(case.name).groups
     confidence = confidences(case.model, case.split) if groups else Tensor()

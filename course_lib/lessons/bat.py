@@ -4,6 +4,8 @@ answers are spread."""
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +29,8 @@ WALKS = [([c == "1" for c in walk], extra) for walk in (
 PAIR = Exercise(_pair, cases=WALKS, mistakes={
     "x_a comes one step late. With extra = 0 it is the first wrong iterate.":
         lambda right, extra: _pair(right, extra + 1),
-    "x_a is always your first wrong iterate. With `extra` it is a later one; the authors' code "
-    "uses extra = 1.": lambda right, extra: _pair(right, 0),
+    "x_a is always your first wrong iterate. With `extra` it is a later one.":
+        lambda right, extra: _pair(right, 0),
     "x_c is the iterate before the FIRST wrong one. Later iterates can be right again.":
         lambda right, extra: (
             max((t for t, ok in enumerate(right) if ok), default=0), _pair(right, extra)[1]),
@@ -42,8 +44,7 @@ PAIR = Exercise(_pair, cases=WALKS, mistakes={
         lambda right, extra: _pair(right, extra)[::-1],
 }, hints=(
     "First list the wrong iterates: [t for t in range(len(right)) if not right[t]].",
-    "x_c is one before the first of them, but not below 0. x_a is entry `extra` of that list, or "
-    "len(right).",
+    "x_c is one before the first of them, not below 0. x_a is entry `extra` of it, or len(right).",
 ), praise="These are last_right and first_wrong of PGD.walk, which finds both in one pass.")
 
 
@@ -52,13 +53,12 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
     return (p.softmax(1) * (p.log_softmax(1) - q.log_softmax(1))).sum(1).mean()
 
 
-def _target(*logits: Tensor) -> Tensor:
-    """The sum of KL(U || p) over the images given."""
-    return sum((kl(torch.zeros_like(f), f) for f in logits), torch.zeros(()))
-
-
-def _loss(x: Tensor, c: Tensor, a: Tensor, y: Tensor, alpha: float, beta: float) -> Tensor:
-    return ce(c, y) + beta * kl(x, a) + alpha * _target(c, a)
+def _loss(x: Tensor, c: Tensor, a: Tensor, y: Tensor, alpha: float, beta: float, *,
+          even: str = "ca", swapped: bool = False) -> Tensor:
+    """BAT's loss from logits. The target term KL(U || p) is of the images named in `even`."""
+    uniform, images = torch.zeros_like(x), {"x": x, "c": c, "a": a}
+    target = sum(kl(images[i], uniform) if swapped else kl(uniform, images[i]) for i in even)
+    return ce(c, y) + beta * kl(x, a) + alpha * target
 
 
 def _batches() -> Cases:
@@ -70,51 +70,38 @@ def _batches() -> Cases:
 
 
 LOSS = Exercise(_loss, cases=_batches(), mistakes={
-    "The arguments of the source term's KL are swapped. It is KL(p(x) || p(x_a)); the expectation "
-    "is taken under p(x).":
-        lambda x, c, a, y, alpha, beta: _loss(a, c, x, y, 0, beta) + alpha * _target(c, a),
-    "This is KL(p || U), the term of the authors' code. The paper's is KL(U || p); the expectation "
-    "is taken under U.":
-        lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, 0, beta) + alpha * (
-            kl(c, torch.zeros_like(c)) + kl(a, torch.zeros_like(a))),
+    "The arguments of the source term's KL are swapped. It is KL(p(x) || p(x_a)).":
+        lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, alpha, 0) + beta * kl(a, x),
+    "This is KL(p || U), as in the authors' code. The paper has KL(U || p).":
+        partial(_loss, swapped=True),
     "Cross-entropy is taken on x_c, the last right iterate, not on x.":
-        lambda x, c, a, y, alpha, beta: ce(x, y) + beta * kl(x, a) + alpha * _target(c, a),
+        lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, alpha, beta) - ce(c, y) + ce(x, y),
     "The KL term compares x_a with the clean image x, not with x_c.":
         lambda x, c, a, y, alpha, beta: _loss(c, c, a, y, alpha, beta),
-    "The target term is for both images of the pair; x_a is missing.":
-        lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, 0, beta) + alpha * _target(c),
-    "The target term is for both images of the pair; x_c is missing.":
-        lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, 0, beta) + alpha * _target(a),
-    "The target term is for the pair x_c and x_a, not for x.":
-        lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, 0, beta) + alpha * _target(x, a),
+    "The target term is for both images of the pair; x_a is missing.": partial(_loss, even="c"),
+    "The target term is for both images of the pair; x_c is missing.": partial(_loss, even="a"),
+    "The target term is for the pair x_c and x_a, not for x.": partial(_loss, even="xa"),
     "alpha is missing.": lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, 1.0, beta),
     "beta is missing.": lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, alpha, 1.0),
-    "The gradient is right, but not the value. KL(U || p) = -log C - mean of log p, which is zero "
-    "if p is uniform.":
+    "The gradient is right, but not the value. KL(U || p) = -log C - mean of log p.":
         lambda x, c, a, y, alpha, beta: (
             _loss(x, c, a, y, alpha, beta) + 2 * alpha * math.log(c.shape[1])),
     "The target term is missing. Without it the loss is nearly that of TRADES.":
         lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, 0.0, beta),
 }, hints=(
-    "log p is logits.log_softmax(1). KL(a || b) is the sum over classes of a (log a - log b), then "
-    "the mean over the batch.",
+    "log p is logits.log_softmax(1). KL(a || b) is the sum over classes of a (log a - log b).",
     "With U = 1/C the target term of one image is -log C - log_p.mean(1). Four terms: CE at x_c, "
     "beta times the KL, alpha times each of the two target terms.",
-), praise="This is the paper's loss. The authors' code swaps the arguments of both target terms, "
-    "which gives a different loss.")
+), praise="This is the paper's loss. The authors' code swaps the arguments of both target terms.")
 
 
 def _shares(matrix: Tensor) -> Tensor:
     return matrix / matrix.sum(1, keepdim=True)
 
 
-def _distance(columns: Tensor) -> float:
+def _unevenness(matrix: Tensor, columns: Any = lambda m: _shares(m).mean(0)) -> float:
     """Half the sum of |columns - 1/C|."""
-    return float((columns - 1 / len(columns)).abs().sum() / 2)
-
-
-def _unevenness(matrix: Tensor) -> float:
-    return _distance(_shares(matrix).mean(0))
+    return float((columns(matrix) - 1 / len(matrix)).abs().sum() / 2)
 
 
 # even and uneven columns, classes of different sizes
@@ -125,18 +112,17 @@ MATRICES = ([[6, 2, 2], [1, 3, 0], [0, 10, 10]], [[5, 5], [0, 10]],
 COLUMNS = Exercise(_unevenness, cases=[(torch.tensor(m).float(),) for m in MATRICES], mistakes={
     "Return half of this. The sum counts one class's surplus and another's deficit.":
         lambda m: 2 * _unevenness(m),
-    "These are row sums, which are all equal after normalising. Sum over the rows, so that one "
-    "number per column is left.": lambda m: _distance(_shares(m).sum(1) / len(m)),
+    "These are row sums, which are all equal after normalising. Sum each column.":
+        partial(_unevenness, columns=lambda m: _shares(m).mean(1)),
     "A class with more images counts more. Divide each row by its sum first.":
-        lambda m: _distance(m.sum(0) / m.sum()),
+        partial(_unevenness, columns=lambda m: m.sum(0) / m.sum()),
     "You left out the right answers. All answers count here, also the diagonal.":
         lambda m: _unevenness(m - torch.diag(m.diagonal()) + 1e-12),
     "Scale the columns to sum to one before you compare them with 1/C.":
-        lambda m: _distance(_shares(m).sum(0)),
+        partial(_unevenness, columns=lambda m: _shares(m).sum(0)),
     "This is the largest deviation of one class. Add up all deviations and halve the sum.":
         lambda m: float((_shares(m).mean(0) - 1 / len(m)).abs().max()),
 }, hints=(
     "Three steps: rows to shares, the mean of each column, the distance from 1/C.",
-    "share = matrix / matrix.sum(1, keepdim=True); columns = share.mean(0); then half the sum of "
-    "|columns - 1/C|.",
+    "columns = (matrix / matrix.sum(1, keepdim=True)).mean(0); half the sum of |columns - 1/C|.",
 ), praise="If this share of all answers moved, every class would be predicted equally often.")

@@ -12,8 +12,10 @@ from torch import Tensor
 from course_lib.lessons.lesson import Exercise
 
 
-def _wrong(matrix: Tensor) -> Tensor:
-    return matrix - torch.diag(torch.diag(matrix))
+def _share(matrix: Tensor, over: int = 0) -> Tensor:
+    """Of the wrong answers the share in each column, or with over=1 in each row."""
+    wrong = matrix - torch.diag(torch.diag(matrix))
+    return wrong.sum(over) / wrong.sum()
 
 
 # of different sizes; some columns are empty
@@ -22,21 +24,20 @@ MATRICES = [(torch.tensor([[80.0, 15.0, 5.0], [30.0, 60.0, 10.0], [0.0, 45.0, 15
             (NOISE + 60 * torch.eye(5),), (torch.tensor([[3.0, 4.0], [0.0, 9.0]]),)]
 
 
-TARGETS = Exercise(lambda m: _wrong(m).sum(0) / _wrong(m).sum(), cases=MATRICES, mistakes={
+TARGETS = Exercise(_share, cases=MATRICES, mistakes={
     "The right answers are still counted. Subtract the diagonal first.":
         lambda m: m.sum(0) / m.sum(),
-    "These are row sums: the true classes of the wrong answers. The question is which classes they "
-    "are mistaken for. Sum each column.": lambda m: _wrong(m).sum(1) / _wrong(m).sum(),
+    "These are row sums: the true classes of the wrong answers. Sum each column.":
+        partial(_share, over=1),
     "These are counts. Divide by the number of wrong answers, so that they sum to one.":
-        lambda m: _wrong(m).sum(0),
+        lambda m: _share(m) * (m.sum() - m.trace()),
     "You divide by all images. The shares of the wrong answers must sum to one.":
-        lambda m: _wrong(m).sum(0) / m.sum(),
+        lambda m: _share(m) * (m.sum() - m.trace()) / m.sum(),
     "You divide each column by its own sum: the share of this answer that is wrong.":
-        lambda m: _wrong(m).sum(0) / m.sum(0),
+        lambda m: 1 - m.diagonal() / m.sum(0),
 }, hints=(
     "Rows are true classes, columns are answers. The diagonal is right and does not count.",
-    "torch.diag(matrix) is the diagonal as a vector, and torch.diag of a vector is a matrix. "
-    "Subtract it, then sum(0), then scale.",
+    "torch.diag(torch.diag(matrix)) is the diagonal. Subtract it, then sum(0), then scale.",
 ), praise="If every share were 1/C, the wrong answers would be spread evenly.")
 
 
@@ -72,7 +73,6 @@ REACHED = Exercise(_crossing, cases=CURVES, mistakes={
     "The share is the wrong way round. It is how far the level is above the error before.":
         partial(_crossing, between=lambda low, high, share: high - share * (high - low)),
 }, hints=(
-    "Go through i = 1, 2, ... until errors[i] is above the level. It was reached on the line from "
-    "eps[i - 1] to eps[i].",
+    "Go through i = 1, 2, ... until errors[i] is above the level, reached since eps[i - 1].",
     "share = (level - errors[i - 1]) / (errors[i] - errors[i - 1]) of the way between.",
 ), praise="One number per class, in grey levels: all budgets, read horizontally.")

@@ -72,12 +72,12 @@ def check(name: str, answer: Any) -> Verdict:
     if all(value is None or value is ... for value in given):
         return Verdict(False, "Nothing here yet. Write your answer in place of the dots and "
                        f"return it. lesson.hint({name!r}) helps.")
-    if _agree(given, wanted, task.tolerance):
+    difference = _difference(given, wanted, task.tolerance)
+    if not difference:
         return Verdict(True, f"✓ Right. {task.praise}".strip())
     for remark, wrong in task.mistakes.items():
-        if _agree(given, _results(wrong, task), task.tolerance):
+        if not _difference(given, _results(wrong, task), task.tolerance):
             return Verdict(False, f"✗ Not quite. {remark}")
-    difference = _difference(given, wanted, task.tolerance)
     return Verdict(False, f"✗ Not yet. {difference} lesson.hint({name!r}) helps.")
 
 
@@ -102,10 +102,6 @@ def _results(answer: Any, task: Exercise) -> list[Any]:
     return results
 
 
-def _agree(given: Sequence[Any], wanted: Sequence[Any], tolerance: float) -> bool:
-    return all(_same(g, w, tolerance) for g, w in zip(given, wanted, strict=True))
-
-
 def _same(given: Any, wanted: Any, tolerance: float) -> bool:
     if isinstance(wanted, Exception):  # some known mistakes end in an error
         return type(given) is type(wanted)
@@ -124,8 +120,11 @@ def _numbers(value: Any) -> np.ndarray | None:
 
 
 def _difference(given: Sequence[Any], wanted: Sequence[Any], tolerance: float) -> str:
-    """How the first wrong result differs, without giving the answer away."""
-    g, w = next((g, w) for g, w in zip(given, wanted, strict=True) if not _same(g, w, tolerance))
+    """How the first wrong result differs, without giving the answer away; "" if all are right."""
+    differ = [(g, w) for g, w in zip(given, wanted, strict=True) if not _same(g, w, tolerance)]
+    if not differ:
+        return ""
+    g, w = differ[0]
     if isinstance(g, Exception):
         return f"Your code stopped with {type(g).__name__}: {g}."
     numbers, right = _numbers(g), _numbers(w)

@@ -52,27 +52,20 @@ OPTIMUM = Exercise(lambda share, classes: 1 - share + share / classes, cases=SHA
     "A random label is right one time in C. Add share / C.": lambda share, classes: 1 - share,
     "This is the probability of all wrong classes together.":
         lambda share, classes: share * (1 - 1 / classes),
-    "A random label is one of C classes, and the true class is among them: share / C, not share / "
-    "(C - 1).": lambda share, classes: 1 - share + share / (classes - 1),
+    "A random label is one of C classes, the true one among them: share / C.":
+        lambda share, classes: 1 - share + share / (classes - 1),
     "This is the probability of one wrong class.": lambda share, classes: share / classes,
     "The shares are swapped. `share` of the terms have random labels.":
         lambda share, classes: share + (1 - share) / classes,
 }, hints=(
-    "Cross-entropy is smallest where the predicted probability of a label equals its frequency for "
-    "the image. How frequent is the true label?",
+    "Cross-entropy is smallest at the frequencies of the labels. How frequent is the true one?",
     "The unshuffled terms always have the true label, the shuffled ones one time in C.",
-), praise="With half of the terms shuffled and ten classes this is 0.55, the confidence of the "
-    "report's network.")
+), praise="With half of the terms shuffled and ten classes this is 0.55, as in the report.")
 
 
 def _front(points: Points, dominates: Any = lambda x, y, a, b: (
         x <= a and y <= b and (x < a or y < b))) -> list[int]:
     return [i for i, p in enumerate(points) if not any(dominates(*q, *p) for q in points)]
-
-
-def _smallest(points: Points, k: int) -> list[int]:
-    """The places of the smallest k-th coordinate."""
-    return [i for i, p in enumerate(points) if p[k] == min(q[k] for q in points)]
 
 
 # ties in one coordinate, none, ties in both
@@ -82,14 +75,13 @@ CLOUDS = ([(13.0, 40.0), (14.0, 35.0), (14.5, 36.0), (15.0, 30.0), (15.0, 33.0)]
 
 
 FRONT = Exercise(_front, cases=[(points,) for points in CLOUDS], mistakes={
-    "You drop a point that equals another. To dominate, a point must be smaller in at least one "
-    "coordinate.":
+    "You drop a point that equals another. A point that dominates is smaller in one coordinate.":
         lambda points: [i for i, (a, b) in enumerate(points) if not any(
             x <= a and y <= b and j != i for j, (x, y) in enumerate(points))],
-    "You ask for smaller in both coordinates. A point that ties in one and is smaller in the other "
-    "dominates as well.": partial(_front, dominates=lambda x, y, a, b: x < a and y < b),
-    "This is the best average only.": lambda points: _smallest(points, 0),
-    "This is the best worst class only.": lambda points: _smallest(points, 1),
+    "You ask for smaller in both coordinates. A tie in one of them is enough.":
+        partial(_front, dominates=lambda x, y, a, b: x < a and y < b),
+    "This is the best average only.": partial(_front, dominates=lambda x, y, a, b: x < a),
+    "This is the best worst class only.": partial(_front, dominates=lambda x, y, a, b: y < b),
     "These are the dominated points.":
         lambda points: [i for i in range(len(points)) if i not in _front(points)],
     "Errors should be small. You kept the points with the largest.":
@@ -99,5 +91,4 @@ FRONT = Exercise(_front, cases=[(points,) for points in CLOUDS], mistakes={
 }, hints=(
     "Drop a point if another is at most as large in both coordinates and smaller in one.",
     "(a, b) is out if any(x <= a and y <= b and (x < a or y < b) for x, y in points).",
-), praise="None of the remaining points is better than another in both errors. Which to choose "
-    "depends on what you want.")
+), praise="None of these is better than another in both errors. Which to choose is up to you.")

@@ -15,8 +15,8 @@ PHI = [(torch.tensor([0.0, 0.0, 0.3, 0.05]),), (torch.zeros(5),),
        (0.05 * torch.rand(10, generator=torch.Generator().manual_seed(4)),)]
 WEIGHTS = Exercise(lambda phi: 1 / len(phi) + phi - phi.mean(), cases=PHI,
                    tolerance=1e-5, mistakes={
-    "These are the multipliers minus their mean. If every multiplier is zero, each class should "
-    "still have the weight 1/C.": lambda phi: phi - phi.mean(),
+    "1/C is missing: it is each class's weight where every multiplier is zero.":
+        lambda phi: phi - phi.mean(),
     "These sum to more than one. Subtract the mean of phi.": lambda phi: 1 / len(phi) + phi,
     "You subtract the sum of phi. Subtract its mean, the sum divided by C.":
         lambda phi: 1 / len(phi) + phi - phi.sum(),
@@ -26,8 +26,7 @@ WEIGHTS = Exercise(lambda phi: 1 / len(phi) + phi - phi.mean(), cases=PHI,
     "There are not always ten classes: 1/C with C = len(phi).": lambda phi: 0.1 + phi - phi.mean(),
     "Every class starts from 1/C, not from 1.": lambda phi: 1 + phi - phi.mean(),
 }, hints=(
-    "It is the last equation of section 2: 1/C, plus the class's own multiplier, minus its share "
-    "of the cost of all multipliers.",
+    "1/C, plus the class's own multiplier, minus its share of the cost of all multipliers.",
     "(1/C) times the sum of all phi is phi.mean(), and C is len(phi).",
 ), praise="This line is all of the authors' cost-sensitive learning.")
 
@@ -69,8 +68,7 @@ UPDATE = Exercise(_update, cases=STATES, tolerance=1e-5, mistakes={
     "The sign is wrong. A gap above tau makes the multiplier grow.":
         lambda lam, e, m, tau, a, lim: _update(lam, e, m, tau, -a, lim),
 }, hints=(
-    "Three steps: lam + rate * gap with gap = err - mean - tau; not below 0; if the sum is above "
-    "lim, times lim / sum.",
+    "Three steps: lam + rate * gap with gap = err - mean - tau; not below 0; a sum of at most lim.",
     "moved = (lam + rate * (err - mean - tau)).clamp(min=0); then compare the sum to lim.",
 ), praise="Dual ascent: the multiplier grows as long as its constraint is violated.")
 
@@ -80,8 +78,8 @@ BEFORE = torch.tensor([0.470, 0.512, 0.455, 0.490, 0.438])
 PAIRS = [(BEFORE, BEFORE - torch.tensor([0.10, 0.12, 0.09, 0.11, 0.13]), 2.7764),
          (torch.tensor([0.4, 0.5, 0.45]), torch.tensor([0.3, 0.46, 0.33]), 4.3027)]
 PAIRED = Exercise(lambda b, a, t: t * (a - b).std() / len(b) ** 0.5, cases=PAIRS, mistakes={
-    "This is for two unrelated groups. Here both values of a pair share a seed: take the "
-    "differences first.": lambda b, a, t: t * ((b.var() + a.var()) / len(b)) ** 0.5,
+    "This is for two unrelated groups. Pairs share a seed: take the differences first.":
+        lambda b, a, t: t * ((b.var() + a.var()) / len(b)) ** 0.5,
     "This is the spread of one change. The mean of n changes varies sqrt(n) times less.":
         lambda b, a, t: t * (a - b).std(),
     "You divide by n. The standard deviation of a mean of n values is smaller by sqrt(n).":
@@ -97,5 +95,4 @@ PAIRED = Exercise(lambda b, a, t: t * (a - b).std() / len(b) ** 0.5, cases=PAIRS
 }, hints=(
     "First take the five differences after - before. From here on use only these.",
     "t times the std of the differences, divided by the root of their number.",
-), praise="Whatever both values of a pair share cancels in the difference. If they share little, "
-    "pairing gains little.")
+), praise="Whatever both values of a pair share cancels in the difference.")

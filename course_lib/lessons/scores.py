@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -21,21 +24,19 @@ COUNTS = (([10, 40, 5], [30, 70, 50], [100, 100, 100]),
           ([3, 0, 8, 1], [9, 4, 10, 2], [12, 10, 11, 9]), ([1, 50], [60, 90], [80, 200]))
 SUCCESS = Exercise(lambda clean, attacked, counts: _range(_success(clean, attacked, counts)),
                    cases=[tuple(map(torch.DoubleTensor, case)) for case in COUNTS], mistakes={
-    "You divide by all images. Divide by the images that are right when clean, and count only "
-    "these in the numerator.": lambda clean, attacked, counts: _range(attacked / counts),
+    "You divide by all images. Count only those that are right when clean, above and below.":
+        lambda clean, attacked, counts: _range(attacked / counts),
     "The numerator is right. Divide by the images that are right when clean.":
         lambda clean, attacked, counts: _range((attacked - clean) / counts),
-    "An image that is wrong when clean is no success of the attack. Subtract these images in the "
-    "numerator, too.": lambda clean, attacked, counts: _range(attacked / (counts - clean)),
+    "An image that is wrong when clean is no success of the attack. Subtract it above, too.":
+        lambda clean, attacked, counts: _range(attacked / (counts - clean)),
     "These are the rates. The score is their range.": _success,
     "This is the worst class alone. The score is the range.":
         lambda clean, attacked, counts: _success(clean, attacked, counts).max(),
 }, hints=(
-    "Of the `counts` images of a class, `clean` are wrong already. How many can the attack still "
-    "win, and how many did it win?",
+    "`clean` images are wrong already. How many can the attack still win? How many did it win?",
     "rate = (attacked - clean) / (counts - clean), then its maximum minus its minimum.",
-), praise="The same predictions with another denominator give another score. Papers must say which "
-    "one they use.")
+), praise="Another denominator gives another score. Papers must say which one they use.")
 
 
 def _flips(full: Tensor, without: Tensor) -> Tensor:
@@ -74,25 +75,16 @@ LUF = Exercise(_luf, cases=_probabilities(), mistakes={
     "LUF is a mean over the test examples. This is the largest change of all.":
         lambda full, without: ((without - full).abs().max(), *_luf(full, without)[1:]),
 }, hints=(
-    "(without - whole) has the shape [L, X, C]. Its maximum over the dimensions 0 and 2 is one "
-    "number per test example.",
-    "Count all changed predictions, then divide by |X| and by |L|. argmax(2) and argmax(1) are the "
-    "predictions.",
+    "(without - whole) has the shape [L, X, C]. Take its maximum over the dimensions 0 and 2.",
+    "Count all changed predictions (argmax), then divide by |X| and by |L|.",
 ), praise="The last two scores are one count, divided by two different numbers.")
 
 
-def _means(confidence: Tensor, group: Tensor) -> Tensor:
-    """The mean confidence of each group."""
-    return torch.stack([confidence[group == g].mean() for g in group.unique()])
-
-
-def _by_label(confidence: Tensor, y: Tensor, group: Tensor) -> list[Tensor]:
-    """For each label the mean confidence of each group."""
-    return [_means(confidence[y == label], group[y == label]) for label in (0, 1)]
-
-
-def _eou(confidence: Tensor, y: Tensor, group: Tensor) -> list[Tensor]:
-    return [_range(m) for m in _by_label(confidence, y, group)]
+def _eou(confidence: Tensor, y: Tensor, group: Tensor, score: Any = _range) -> list[Tensor]:
+    """For each label the score of the groups' mean confidences."""
+    means = [torch.stack([confidence[(y == label) & (group == g)].mean() for g in group.unique()])
+             for label in (0, 1)]
+    return [score(m) for m in means]
 
 
 def _people() -> Cases:
@@ -111,15 +103,14 @@ EOU = Exercise(_eou, cases=_people(), mistakes={
     "These are differences of hard decisions. EOU compares mean confidences.":
         lambda p, y, group: _eou((p > 0.5).double(), y, group),
     "Condition on the label: one number for the examples of each label.":
-        lambda p, y, group: [_range(_means(p, group))] * 2,
+        lambda p, y, group: _eou(torch.cat([p, p]), torch.arange(2).repeat_interleave(len(p)),
+                                 torch.cat([group, group])),
     "The two labels are swapped.": lambda p, y, group: _eou(p, y, group)[::-1],
     "This compares the first group with the last. The score is the range over all groups.":
-        lambda p, y, group: [(m[0] - m[-1]).abs() for m in _by_label(p, y, group)],
-    "This is the distance from the overall mean. The score is the range over the groups.":
-        lambda p, y, group: [(m - p[y == label].mean()).abs().max()
-                             for label, m in enumerate(_by_label(p, y, group))],
+        partial(_eou, score=lambda m: (m[0] - m[-1]).abs()),
+    "This is the distance from the mean group. The score is the range over the groups.":
+        partial(_eou, score=lambda m: (m - m.mean()).abs().max()),
 }, hints=(
-    "For each label, and for each of group.unique(), take the mean of confidence[(y == label) & "
-    "(group == g)].",
+    "For each label and group take the mean of confidence[(y == label) & (group == g)].",
     "A list of two numbers: the largest mean minus the smallest, for label 0 and label 1.",
 ), praise="No decision is made yet. A gap in confidence need not become a gap in decisions.")

@@ -26,8 +26,8 @@ STEP = Exercise(lambda z, x, g, a, eps: _projected(z + a * g.sign(), x, eps),
                 cases=_pictures(), tolerance=1e-6, mistakes={
     "You walk down the loss. An attack wants a larger loss, so the step is added.":
         lambda z, x, g, a, eps: _projected(z - a * g.sign(), x, eps),
-    "You step along the gradient itself. PGD takes only its sign, so that every pixel moves by the "
-    "whole step.": lambda z, x, g, a, eps: _projected(z + a * g, x, eps),
+    "You step along the gradient itself. PGD takes only its sign.":
+        lambda z, x, g, a, eps: _projected(z + a * g, x, eps),
     "The result can leave the ball. No pixel may end further than eps from x.":
         lambda z, x, g, a, eps: (z + a * g.sign()).clamp(0, 1),
     "The result can leave the box. No image has a pixel below 0 or above 1.":
@@ -35,10 +35,8 @@ STEP = Exercise(lambda z, x, g, a, eps: _projected(z + a * g.sign(), x, eps),
     "Each of your steps starts from x. It should start from z, where the last one ended.":
         lambda z, x, g, a, eps: _projected(x + a * g.sign(), x, eps),
 }, hints=(
-    "Three things happen, in this order: a step along gradient.sign(), back into the ball around "
-    "x, back into the box [0, 1].",
-    "tensor.clamp(low, high) accepts tensors as bounds. For the ball they are x - eps and x + eps, "
-    "for the box 0 and 1.",
+    "Three things: a step along gradient.sign(), back into the ball around x, and into the box.",
+    "tensor.clamp(low, high) accepts tensors as bounds: x - eps and x + eps, then 0 and 1.",
 ), praise="A step, the ball, the box: PGD repeats these three.")
 
 
@@ -49,14 +47,13 @@ def _first_wrong(right: list[bool]) -> int:
 WALKS = [([c == "1" for c in walk],) for walk in (
     "1110000", "1111111", "0000000", "1101000", "1111110", "0111111")]
 CROSSING = Exercise(_first_wrong, cases=WALKS, mistakes={
-    "This counts the right iterates. A walk can become right again after it first went wrong. Find "
-    "where it first went wrong.": sum,
+    "This counts the right iterates. A walk can become right again after it went wrong.": sum,
     "This is the last right iterate before the crossing. The first wrong one is the next.":
         lambda r: _first_wrong(r) - 1,
     "This works if the walk crosses. If it never does, return the last index, K.":
         lambda r: r.index(False) if False in r else 0,
-    "For a walk that never crosses, this is one too many. The iterates are numbered from 0 to K, "
-    "so the last index is len(right) - 1.": lambda r: r.index(False) if False in r else len(r),
+    "For a walk that never crosses, this is one too many. The last index is len(right) - 1.":
+        lambda r: r.index(False) if False in r else len(r),
     "This raises an error if the walk never crosses. Return the last index, K, instead.":
         lambda r: r.index(False),
     "This is the last wrong iterate. Find the first.":

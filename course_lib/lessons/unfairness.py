@@ -20,12 +20,12 @@ def _labels() -> Cases:
     return cases
 
 
-def _class_errors(y: Tensor, predicted: Tensor, n: int) -> list[float]:
-    return [_share(predicted[y == c] != c) for c in range(n)]
-
-
 def _share(wrong: Tensor) -> float:
     return float(wrong.float().mean())
+
+
+def _class_errors(y: Tensor, predicted: Tensor, n: int) -> list[float]:
+    return [_share(predicted[y == c] != c) for c in range(n)]
 
 
 CLASS_ERRORS = Exercise(_class_errors, cases=_labels(), mistakes={
@@ -57,26 +57,21 @@ def _predictions() -> Cases:
 
 BOUNDARY = Exercise(lambda y, clean, attacked: _share((clean == y) & (attacked != y)),
                     cases=_predictions(), mistakes={
-    "This is the share of predictions that changed. It also counts images that were wrong already "
-    "and went from one wrong class to another. The reproduction's code does the same; then "
-    "standard + boundary is not the robust error.":
+    "This is the share of predictions that changed, as in the reproduction's code. It also counts "
+    "images that went from one wrong class to another.":
         lambda y, clean, attacked: _share(clean != attacked),
     "This is the robust error. It includes the images that were wrong before the attack.":
         lambda y, clean, attacked: _share((clean != y) | (attacked != y)),
     "This is the error under attack. Subtract the images that were wrong before.":
         lambda y, clean, attacked: _share(attacked != y),
-    "This counts an image that is wrong when clean and right under attack as -1. Count an image as "
-    "robust only if it is right both times.":
+    "This counts an image that is wrong when clean and right under attack as -1.":
         lambda y, clean, attacked: _share(attacked != y) - _share(clean != y),
-    "This is the attack's success rate, a share of the images that were right when clean. The "
-    "boundary error is a share of all images.":
+    "This is a share of the images that were right when clean. Divide by all images.":
         lambda y, clean, attacked: _share(attacked[clean == y] != y[clean == y]),
     "This is the standard error.": lambda y, clean, attacked: _share(clean != y),
 }, hints=(
-    "The boundary error is the error that the attack adds: images that are right when clean and "
-    "wrong when attacked.",
-    "Combine two conditions with &: (clean == y) & (attacked != y). The mean of the result, as "
-    "float, is the share.",
+    "It is what the attack adds: images that are right when clean and wrong when attacked.",
+    "Combine two conditions with &: (clean == y) & (attacked != y). Then take the mean, as float.",
 ), praise="The robust error is exactly the standard error plus the boundary error.")
 
 
@@ -92,8 +87,6 @@ CHANCE = Exercise(lambda p, n: 1.96 * math.sqrt(p * (1 - p) / n), cases=RATES, m
         lambda p, n: 3.92 * math.sqrt(p * (1 - p) / n),
     "The variance of one yes-or-no draw is p (1 - p), not p.": lambda p, n: 1.96 * math.sqrt(p / n),
 }, hints=(
-    "An error rate is the mean of n draws that are 0 or 1. One draw has the variance p (1 - p). "
-    "The variance of their mean is n times smaller.",
+    "An error rate is the mean of n draws, each of variance p (1 - p). A mean has an n-th of it.",
     "1.96 times the square root of p * (1 - p) / n.",
-), praise="At 30 % error and 1,000 images this is 2.8 points. For the difference of two such "
-    "classes it is sqrt(2) times as much, 4.0 points.")
+), praise="At 30 % error and 1,000 images this is 2.8 points.")

@@ -123,6 +123,10 @@ def test_saving(panel: Panel, tmp_path: Path) -> None:
     assert 'download="table-8.csv"' in panel.part.saved.value
     panel.part.save_png.click()
     assert "no figure to save" in words(panel)
+    panel.part.words.value = "nothing like it"
+    panel.part.save_csv.click()
+    assert "no row to write" in words(panel)
+    panel.part.words.value = ""
     panel.out = tmp_path / "saved" / "errors-8.png"
     panel.part.save_csv.click()
     assert "Cannot write" in words(panel)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 
 from course_lib import CourseError
 from course_lib.__main__ import main
-from course_lib.lab.leave_out import leave_out
 from course_lib.lab.sweep import sweep
 from course_lib.zoo import manifest
 
@@ -102,49 +100,6 @@ def test_a_killed_worker_costs_nothing(expected: dict[str, str], tmp_path: Path,
         assert 0 < step < 4  # in the middle: two batches an epoch, two epochs
         client.wait_for_workers(2, timeout=60)
         assert pid not in client.run(os.getpid).values()
-
-
-def test_a_killed_worker_costs_one_left_out_training(tmp_path: Path,
-                                                     cluster: distributed.LocalCluster) -> None:
-    """Trainings keep no checkpoint, they are so short: the one that was under way is done again,
-    and no other."""
-    name, words = "luf/fashion-mnist-standard", {"left_out": 6, "designs": ["paired"], "limit": 200,
-                                                 "epochs": 1, "progress": False}
-    (want,) = leave_out([name], out=tmp_path / "other", models=tmp_path / "other",
-                        backend="sequential", jobs=1, **words)
-    told, mark = tmp_path / "told", tmp_path / "killed"
-
-    class Watched(distributed.WorkerPlugin):
-        """In every worker, in those that are started anew too: tell each result to be stored; the
-        third one is the end of its process."""
-
-        def setup(self, worker: Any) -> None:
-            from course_lib.checkpoints import Store
-
-            save = Store.save
-
-            def watched(store: Store, step: int, state: dict[str, Any]) -> None:
-                with open(told, "a") as f:
-                    f.write(f"{os.getpid()} {store.dir.name}\n")
-                if len(told.read_text().splitlines()) >= 3:
-                    with suppress(FileExistsError), open(mark, "x") as f:
-                        f.write(f"{os.getpid()} {store.dir.name}")
-                        f.flush()
-                        os.kill(os.getpid(), signal.SIGKILL)
-                save(store, step, state)
-
-            Store.save = watched  # type: ignore[method-assign]
-
-    with distributed.Client(cluster, set_as_default=False) as client:
-        client.register_plugin(Watched(), "watched")
-        before = set(client.run(os.getpid).values())
-        (found,) = leave_out([name], out=tmp_path, models=tmp_path, backend="dask",
-                             scheduler=cluster.scheduler_address, **words)
-        client.unregister_worker_plugin("watched")
-    pid, lost = mark.read_text().split()
-    trainings = [line.split()[1] for line in told.read_text().splitlines()]
-    assert found == want and len(before) == 2 and int(pid) in before
-    assert len(set(trainings)) == 7 and sorted(trainings) == sorted([*set(trainings), lost])
 
 
 @pytest.mark.parametrize(("words", "say"), [

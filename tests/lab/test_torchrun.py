@@ -206,21 +206,6 @@ def test_both_hold_the_same_and_statistics_are_of_the_whole_batch(pair: Pair) ->
     assert not torch.equal(two["conv.weight"], one["conv.weight"])  # other noise, other halves
 
 
-def one_validates(rank: int) -> int:
-    calls = []
-
-    def counted(model: nn.Module, at: Step) -> Report:
-        calls.append(at)
-        return validate(model, at)
-
-    train(Remembering("epoch"), validate=counted)
-    return len(calls)
-
-
-def test_the_first_validates_for_both(pair: Pair) -> None:
-    assert pair(one_validates) == [EPOCHS, 0]
-
-
 def examined_by_one(rank: int, out: str) -> tuple[int, dict[str, Any]]:
     calls = []
 
@@ -241,16 +226,22 @@ def test_the_first_examines_for_both(pair: Pair, tmp_path: Path) -> None:
     assert len(record["reports"]) == 1 and record["validation"]["counts"] == [3, 3, 3]
 
 
-def what_is_shown(rank: int) -> tuple[str, int]:
-    store, told = Memory(), io.StringIO()
-    with contextlib.redirect_stderr(told), contextlib.redirect_stdout(told):
-        train(store=store, progress=True)
-    return told.getvalue(), len(store.opened) + len(store.saves) + store.closed
+def one_does(rank: int) -> tuple[str, int, int]:
+    """What is shown, how often the store is used, and how often the model is validated."""
+    store, shown, calls = Memory(), io.StringIO(), []
+
+    def counted(model: nn.Module, at: Step) -> Report:
+        calls.append(at)
+        return validate(model, at)
+
+    with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown):
+        train(Remembering("epoch"), validate=counted, store=store, progress=True)
+    return shown.getvalue(), len(store.opened) + len(store.saves) + store.closed, len(calls)
 
 
-def test_the_first_shows_and_saves(pair: Pair) -> None:
-    (shown, used), other = pair(what_is_shown)
-    assert "21/21" in shown and used == 2 + EPOCHS and other == ("", 0)
+def test_the_first_shows_saves_and_validates_for_both(pair: Pair) -> None:
+    (shown, used, validated), other = pair(one_does)
+    assert "21/21" in shown and (used, validated) == (2 + EPOCHS, EPOCHS) and other == ("", 0, 0)
 
 
 # ----------------------------------------------------------------------------------------- resuming
