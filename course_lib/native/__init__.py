@@ -1,7 +1,7 @@
 """C++ kernels for the CPU (lenet.cpp); the mathematics stays in models.py and attacks.py.
 
 `serves` says whether the LeNet-5 kernel may take a model's place, `logits` is its forward pass with
-gradients for PyTorch, and `walk` is all of PGD.walk.
+gradients for PyTorch, and `walk` is all of PGD.walk. `relu_of_norm` is for the residual networks.
 COURSE_NATIVE=0 or `with off():` turns the kernels off; without a compiler they are off, too.
 """
 
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from course_lib.native.build import library, reason
 from course_lib.native.call import Call, fields
 from course_lib.native.guard import off, parameters, serves
+from course_lib.native.norm import relu_of_norm
 
-__all__ = ["library", "logits", "off", "reason", "serves", "walk"]
+__all__ = ["library", "logits", "off", "reason", "relu_of_norm", "serves", "walk"]
 OBJECTIVES = {"ce": 0, "kl": 1, "margin": 2}
 Tensors = list[Tensor] | tuple[Tensor, ...]
 

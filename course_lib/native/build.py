@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("lenet.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread", "-ffp-contract=fast",
          "-fno-math-errno", "-fopenmp-simd")
-DOORS = ("lenet_walk", "lenet_pass", "lenet_lanes", "lenet_kept_size", "lenet_pool")
+DOORS = ("lenet_walk", "lenet_pass", "lenet_lanes", "lenet_kept_size", "lenet_pool", "relu_of_norm")
 PATIENCE = 300  # seconds for a compiler that hangs
 
 

@@ -1,4 +1,5 @@
-// LeNet-5 (tanh, average pooling) and its PGD walk, for one CPU. The equations are those of models.py and attacks.py.
+// LeNet-5 (tanh, average pooling) and its PGD walk, for one CPU. The equations are those of models.py and attacks.py. Behind them one
+// small door: batch normalisation with ReLU.
 //
 // Why it is fast
 // --------------
@@ -655,6 +656,58 @@ void pass_backward(const PassCall& c, Workspace& s, Sums* sums, int64_t block) {
     sums->dense<N4>(k.h4, s.glogits, c.classes, sums->w5, sums->b5);
 }
 
+// ------------------------------------------------------------------------------------- batch normalisation, then ReLU
+
+// Both and their derivative in one pass over memory each, where PyTorch makes two and three: a residual network on a CPU waits for
+// memory longer than it multiplies. Channels lie last, a multiple of W; values are float32 or bfloat16, sums float32.
+struct NormCall {  // mirrors _NormCall in norm.py
+    const float *scale, *shift;  // [channels]
+    const void *x, *a, *g, *past;  // [n, channels]; past may be null
+    void* out;  // a from x; or, where g is given, grad_x from a, grad_a = g and the gradient that comes past the two
+    int64_t n;
+    int32_t channels, half, threads;
+};
+
+typedef uint32_t U __attribute__((vector_size(4 * W), may_alias));
+typedef uint16_t H __attribute__((vector_size(2 * W), may_alias));
+
+inline V load(const float* p) {
+    V v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+inline void store(float* p, V v) { std::memcpy(p, &v, sizeof v); }
+inline V load(const uint16_t* p) {  // bfloat16 is the upper half of a float32
+    H h;
+    std::memcpy(&h, p, sizeof h);
+    return (V)(__builtin_convertvector(h, U) << 16);
+}
+inline void store(uint16_t* p, V v) {  // rounded to the nearest, ties to even; NaN stays NaN
+    const U bits = (U)v, rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+    const U kept = (v == v) ? rounded : (bits | 0x400000u);
+    const H h = __builtin_convertvector(kept >> 16, H);
+    std::memcpy(p, &h, sizeof h);
+}
+
+template <class T>
+void relu_norm(const NormCall& c, int64_t from, int64_t to) {
+    const T *x = (const T*)c.x, *a = (const T*)c.a, *g = (const T*)c.g, *past = (const T*)c.past;
+    T* out = (T*)c.out;
+    const int channels = c.channels;
+    for (int64_t k = from * channels; k < to * channels; k += channels)
+        for (int j = 0; j < channels; j += W) {
+            const V scale = load(c.scale + j);
+            if (g) {  // grad_x = scale grad_a where a > 0, and what comes past
+                V d = load(a + k + j) <= 0.f ? V{} : scale * load(g + k + j);
+                if (past) d += load(past + k + j);
+                store(out + k + j, d);
+            } else {  // a = max(scale x + shift, 0); NaN stays NaN
+                const V v = scale * load(x + k + j) + load(c.shift + j);
+                store(out + k + j, v < 0.f ? V{} : v);
+            }
+        }
+}
+
 // ---------------------------------------------------------------------------------------------------------------- the doors
 
 extern "C" {
@@ -693,6 +746,16 @@ int lenet_pass(const PassCall* call) {  // backward where glogits are given, els
     });
     if (failed || !call->gparameters) return failed;
     for (const auto& s : sums) s->add_to(call->gparameters, call->channels, call->classes);  // zeros before
+    return 0;
+}
+
+int relu_of_norm(const NormCall* call) {
+    const int parts = int(std::min<int64_t>(call->threads, call->n));
+    parallel(parts, [&](int part) {
+        const int64_t from = call->n * part / parts, to = call->n * (part + 1) / parts;
+        if (call->half) relu_norm<uint16_t>(*call, from, to);
+        else relu_norm<float>(*call, from, to);
+    });
     return 0;
 }
 }

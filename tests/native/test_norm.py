@@ -1,0 +1,196 @@
+"""Batch normalisation and ReLU as one kernel, against PyTorch's two: values, both gradients,
+rounding, and who is not served."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from unittest import mock
+
+import hypothesis.strategies as some
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor, nn
+
+from course_lib import native
+from course_lib.attacks import PGD
+from course_lib.inference import frozen
+from course_lib.models import build
+from course_lib.native import norm as kernel
+from course_lib.native import relu_of_norm
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here")
+HALF = torch.bfloat16
+
+
+def a_norm(channels: int, seed: int = 0) -> nn.BatchNorm2d:
+    """As after training, but with every sign of a weight."""
+    g, norm = torch.Generator().manual_seed(seed), nn.BatchNorm2d(channels).eval()
+    with torch.no_grad():
+        for t in (norm.weight, norm.bias, norm.running_mean):
+            t.copy_(torch.randn(channels, generator=g))
+        norm.running_var.copy_(torch.rand(channels, generator=g) + 0.1)
+    return norm.requires_grad_(False)
+
+
+def values(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return x.to(dtype).contiguous(memory_format=torch.channels_last)
+
+
+def served(norm: nn.BatchNorm2d, x: Tensor) -> bool:
+    """Whether the kernel computed it, which must equal PyTorch's either way."""
+    with mock.patch.object(kernel, "_pass", wraps=kernel._pass) as kernels:
+        a, past = relu_of_norm(norm, x)
+    with native.off():
+        torch.testing.assert_close(a, torch.relu(copy.deepcopy(norm)(x)))
+    assert torch.equal(past, x)
+    return kernels.called
+
+
+@given(some.integers(1, 4), some.sampled_from([16, 32, 48, 160]), some.integers(1, 7),
+       some.integers(1, 7), some.integers(1, 3), some.integers(0, 100))
+def test_the_same_as_pytorch(n: int, channels: int, height: int, width: int, threads: int,
+                             seed: int) -> None:
+    norm, x = a_norm(channels, seed), values((n, channels, height, width), seed + 1)
+    ga, gp = (values(x.shape, seed + k) for k in (2, 3))
+    found, before = [], torch.get_num_threads()
+    for layer in (relu_of_norm, lambda norm, x: (torch.relu(norm(x)), x)):
+        z = x.clone().requires_grad_()
+        torch.set_num_threads(threads)
+        try:
+            a, past = layer(norm, z)
+        finally:
+            torch.set_num_threads(before)
+        found.append((a.detach(), *torch.autograd.grad((a * ga + past * gp).sum(), z)))
+    near = found[1][0].abs() > 1e-5  # at the kink either side is right
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-5, rtol=1e-4)
+    flat = (found[1][0] == 0) == (found[0][0] == 0)
+    assert (flat | ~near).all()
+    torch.testing.assert_close(found[0][1][flat], found[1][1][flat], atol=1e-5, rtol=1e-4)
+
+
+def by_hand(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
+    """s x + t with s = w / sqrt(var + e), t = b - s mean; and s"""
+    s = norm.weight / (norm.running_var + norm.eps).sqrt()  # type: ignore[operator]
+    s, t = s.view(1, -1, 1, 1), (norm.bias - norm.running_mean * s).view(1, -1, 1, 1)  # type: ignore[operator]
+    return s * x + t, s
+
+
+@pytest.mark.parametrize(("through", "past"), [(True, True), (True, False), (False, True)])
+def test_the_gradients_by_hand(through: bool, past: bool) -> None:
+    """d/dx sum(g relu(s x + t) + h x) = s g where s x + t > 0, plus h: of both, and where only one
+    of the two is used."""
+    norm, x, g, h = a_norm(16), *(values((2, 16, 3, 3), seed) for seed in (1, 2, 3))
+    z = x.clone().requires_grad_()
+    outputs = relu_of_norm(norm, z)
+    used = [(out * weight).sum() for out, weight, wanted
+            in zip(outputs, (g, h), (through, past), strict=True) if wanted]
+    v, s = by_hand(norm, x)
+    wanted = through * s * g * (v > 0) + past * h
+    (found,) = torch.autograd.grad(torch.stack(used).sum(), z)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_a_gradient_that_lies_otherwise() -> None:
+    norm, x = a_norm(16), values((2, 16, 4, 5), 1)
+    g = values(x.shape, 2)
+    found = []
+    for given_g in (g, g.contiguous(), torch.ones(()).expand(x.shape)):  # the last: one number
+        z = x.clone().requires_grad_()
+        found.append(torch.autograd.grad(relu_of_norm(norm, z)[0], z, given_g)[0])
+    assert torch.equal(*found[:2])
+    v, s = by_hand(norm, x)
+    torch.testing.assert_close(found[2], (s * (v > 0)).expand_as(x))
+
+
+def test_bfloat16_is_rounded_once() -> None:
+    """Sums are float32; what is stored is the nearest bfloat16, ties to even, as PyTorch rounds."""
+    x = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(HALF)  # every bfloat16 there is
+    x = x.reshape(-1, 16, 1, 1).contiguous(memory_format=torch.channels_last)
+    scale, shift = torch.full((16,), 1 + 3 / 512), torch.zeros(16)
+    found = kernel._pass(x, scale, shift=shift, x=x)
+    wanted = (x.float() * scale[0]).relu().to(HALF)
+    assert torch.equal(found.isnan(), wanted.isnan()) and found.isnan().any()
+    torch.testing.assert_close(found.nan_to_num(-1), wanted.nan_to_num(-1), atol=0, rtol=0)
+    norm, z = a_norm(32), values((2, 32, 5, 5), 1, HALF).requires_grad_()
+    a, _ = relu_of_norm(norm, z)
+    assert a.dtype == HALF
+    assert torch.equal(a.detach(), by_hand(norm, z.detach().float())[0].relu().to(HALF))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, HALF])
+def test_nan_is_not_hidden(dtype: torch.dtype) -> None:
+    norm, x = a_norm(16), values((1, 16, 2, 2), 1, dtype)
+    x[0, 3, 0, 1] = torch.nan
+    a = relu_of_norm(norm, x)[0]
+    assert a.isnan().sum() == 1 and a[0, 3, 0, 1].isnan()
+    z = x.clone().requires_grad_()
+    loss = relu_of_norm(norm, z)[0].nan_to_num().sum() + (z * torch.nan).sum()
+    (g,) = torch.autograd.grad(loss, z)
+    assert g.isnan().all()
+
+
+def test_second_derivatives() -> None:
+    """Of a gradient's square, through PyTorch's operations: the kernel's own are not asked."""
+    found = []
+    for off in (False, True):
+        norm, z = a_norm(16), values((2, 16, 3, 3), 1).requires_grad_()
+        a, past = (torch.relu(norm(z)), z) if off else relu_of_norm(norm, z)
+        (g,) = torch.autograd.grad((a**3 + past**2).sum(), z, create_graph=True)
+        found.append(torch.autograd.grad((g**2).sum(), z)[0])
+    torch.testing.assert_close(*found, atol=1e-3, rtol=1e-3)
+
+
+OTHERS: dict[str, Callable[[nn.BatchNorm2d], object]] = {
+    "training": lambda norm: norm.train(),
+    "parameters that learn": lambda norm: norm.requires_grad_(True),
+    "a hook": lambda norm: norm.register_forward_hook(lambda m, x, out: out + 1),
+    "another forward": lambda norm: setattr(norm, "forward", lambda x: x),
+}
+
+
+@pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
+def test_what_is_not_served(change: Callable[[nn.BatchNorm2d], object]) -> None:
+    norm, x = a_norm(16), values((2, 16, 3, 3), 1)
+    assert served(norm, x)
+    change(norm)
+    assert not served(norm, x)
+
+
+def test_inputs_that_are_not_served() -> None:
+    x = values((2, 16, 3, 3), 1)
+    assert not served(a_norm(16), x.contiguous())  # channels first
+    assert not served(a_norm(10), values((2, 10, 3, 3), 1))  # not a multiple of a vector
+    assert not served(a_norm(16).double(), x.double())
+    assert not served(nn.BatchNorm2d(16, affine=False).eval(), x)
+    assert not served(nn.BatchNorm2d(16, track_running_stats=False).eval(), x)
+    assert not served(a_norm(16), x[:0])
+    with torch.no_grad():
+        assert served(a_norm(16).requires_grad_(True), x)  # nobody can ask for gradients
+    with native.off():
+        assert not served(a_norm(16), x)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_an_attack_on_a_residual_network(bf16: bool) -> None:
+    """The same landmarks as PyTorch's, but for what rounding decides; and the kernel is asked at
+    all."""
+    model = build("preact_resnet_s")
+    g = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
+            norm.running_mean += 0.2 * torch.randn(norm.num_features, generator=g)
+            norm.bias += 0.2 * torch.randn(norm.num_features, generator=g)
+    x = torch.rand(40, 3, 32, 32, generator=g)
+    with torch.no_grad(), frozen(model):
+        y = model(x).argmax(1)
+    attack = PGD(eps=4 / 255, step_size=1 / 255, steps=4, bf16=bf16)
+    fast = attack.walk(model, x, y)
+    with native.off():
+        slow = attack.walk(model, x, y)
+    same = (fast.t_wrong == slow.t_wrong).float().mean()
+    assert same >= (0.85 if bf16 else 0.95) and fast.t_wrong.unique().numel() > 1
+    assert ((fast.last - slow.last).abs() < 1e-6).float().mean() > (0.8 if bf16 else 0.97)
+    assert not torch.equal(fast.last, slow.last)
