@@ -21,7 +21,8 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9][0-9]_*.
 
 
 def test_every_file_of_exercises_is_in_the_table() -> None:
-    files = {p.stem for p in Path(lesson.__file__).parent.glob("*.py")} - {"__init__", "lesson"}
+    others = {"__init__", "lesson", "gaussians"}  # the last is the model of notebook 06
+    files = {p.stem for p in Path(lesson.__file__).parent.glob("*.py")} - others
     assert sorted(FILES.values()) == sorted(files)
     assert {name.partition(".")[0] for name in EXERCISES} == set(FILES)
 
