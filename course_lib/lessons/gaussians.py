@@ -4,15 +4,16 @@
 
 The model is that of Xu et al. (ICML 2021). K > 1: class -1 is easy, class +1 is hard. While
 eps < eta the best weights are equal (Cauchy-Schwarz), so a classifier is one threshold: it predicts
-+1 where t = sum(x) / (sqrt(d) sigma) > tau. In these units the signal is m = sqrt(d) eta / sigma
-and the budget r = sqrt(d) eps / sigma. The closed forms were derived for this course; the tests
-compare each with brute force. Pairs are in the order (easy, hard); numbers may be arrays.
++1 where t = sum(x) / (sqrt(d) sigma) > theta. In these units the signal is m = sqrt(d) eta / sigma
+and the budget r = sqrt(d) eps / sigma. The closed forms were derived for this course and are tested
+against brute force. Pairs are in the order (easy, hard); numbers may be arrays.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
@@ -26,24 +27,13 @@ LOSSES = {  # of the margin z: loss, its derivative
     "logistic": (lambda z: np.logaddexp(0, -z), lambda z: -expit(-z)),
     "ramp": (lambda z: expit(-z), lambda z: -expit(-z) * expit(z)),
 }
-
-
-class Optimum(NamedTuple):
-    """A threshold; the training errors are Phi(u) and Phi(v), and S is the root in both."""
-
-    tau: Numbers
-    u: Numbers
-    v: Numbers
-    S: Numbers
+# a threshold theta; its training errors are Phi(u) and Phi(v), and S is the root in both
+Optimum = namedtuple("Optimum", ("theta", "u", "v", "S"))
 
 
 @dataclass(frozen=True)
 class Gaussians:
-    """The model. Its methods answer for any class weight, budget per class and threshold.
-
-    >>> round(Gaussians(d=10, eta=0.5, sigma=1, K=2).threshold(), 4)
-    -0.1267
-    """
+    """The model. Its methods answer for any class weight, budget per class and threshold."""
 
     d: Numbers = 10
     eta: Numbers = 0.5
@@ -63,11 +53,11 @@ class Gaussians:
         """eps in the units of t."""
         return np.sqrt(self.d) * eps / self.sigma
 
-    def errors(self, tau: Numbers, r: Budget = 0.0) -> np.ndarray:
+    def errors(self, theta: Numbers, r: Budget = 0.0) -> np.ndarray:
         """Both classes' errors under attacks of budget r; standard errors for r = 0."""
         easy, hard = both(r)
-        # e_-(tau; r) = Phi(-tau - m + r),  e_+(tau; r) = Phi((tau - m + r) / K)
-        return np.array([ndtr(easy - tau - self.m), ndtr((tau - self.m + hard) / self.K)])
+        # e_-(theta; r) = Phi(-theta - m + r),  e_+(theta; r) = Phi((theta - m + r) / K)
+        return np.array([ndtr(easy - theta - self.m), ndtr((theta - self.m + hard) / self.K)])
 
     def conserved(self, errors: Any) -> Numbers:
         """-2 (m - r), whatever the threshold: the conservation law."""
@@ -75,31 +65,31 @@ class Gaussians:
         return ndtri(errors[0]) + self.K * ndtri(errors[1])
 
     def optimum(self, omega: Numbers = 1.0, s: Budget = 0.0) -> Optimum:
-        """Where e_-(tau; s_-) + omega e_+(tau; s_+) has its local minimum; NaN if it has none."""
+        """Where e_-(theta; s_-) + omega e_+(theta; s_+) has its local minimum; NaN if nowhere."""
         (easy, hard), K = both(s), self.K
         # M = m - (s_- + s_+)/2,  B = 2M / (K^2 - 1),  S^2 = B^2 + 2 log(K / omega) / (K^2 - 1)
         B = 2 * (self.m - (easy + hard) / 2) / (K**2 - 1)
         square = B**2 + 2 * np.log(K / omega) / (K**2 - 1)
         S = np.sqrt(np.where(square > 0, square, np.nan))
-        # u = B - K S,  v = S - K B,  tau = s_- - m - u
+        # u = B - K S,  v = S - K B,  theta = s_- - m - u
         u, v = B - K * S, S - K * B
         return Optimum(easy - self.m - u, u, v, S)
 
     def threshold(self, omega: float = 1.0, s: Budget = 0.0) -> float:
         """The global minimiser: minus or plus infinity where one answer for all x is better."""
-        tau, u, v, _ = self.optimum(omega, s)
-        risks = {tau: ndtr(u) + omega * ndtr(v), -np.inf: 1.0, np.inf: omega}
+        theta, u, v, _ = self.optimum(omega, s)
+        risks = {theta: ndtr(u) + omega * ndtr(v), -np.inf: 1.0, np.inf: omega}
         return float(min(risks, key=lambda t: np.nan_to_num(risks[t], nan=np.inf)))
 
     def equal(self, r: Numbers = 0.0) -> Numbers:
         """The threshold at which both classes have the same error under budget r."""
-        # -tau - m + r = (tau - m + r) / K
+        # -theta - m + r = (theta - m + r) / K
         return -(self.m - r) * (self.K - 1) / (self.K + 1)
 
-    def weight(self, tau: Numbers, s: Budget = 0.0) -> Numbers:
-        """The weight of the hard class that makes training with budgets s stop at tau."""
+    def weight(self, theta: Numbers, s: Budget = 0.0) -> Numbers:
+        """The weight of the hard class that makes training with budgets s stop at theta."""
         easy, hard = both(s)
-        u, v = easy - tau - self.m, (tau - self.m + hard) / self.K
+        u, v = easy - theta - self.m, (theta - self.m + hard) / self.K
         # phi(u) = omega phi(v) / K
         return self.K * np.exp((v**2 - u**2) / 2)
 
@@ -110,20 +100,20 @@ class Gaussians:
         return ndtr(-2 * (self.m - r) / (self.K + 1)) - (ndtr(u) + ndtr(v)) / 2
 
     def leverage(self, omega: Numbers = 1.0, s: Budget = 0.0) -> np.ndarray:
-        """d tau / d s_- and d tau / d s_+: how each class's margin moves the threshold."""
+        """d theta / d s_- and d theta / d s_+: how each class's margin moves the threshold."""
         _, u, v, S = self.optimum(omega, s)
         # -K u / ((K^2 - 1) S)  and  v / ((K^2 - 1) S)
         return np.array([-self.K * u, v]) / ((self.K**2 - 1) * S)
 
     def logistic(self, omega: float = 1.0, s: Budget = 0.0) -> float:
         """The threshold of the adversarial logistic loss on infinitely many examples. It has no
-        closed form: Gauss-Hermite quadrature, minimised over a classifier a (t - tau)."""
+        closed form: Gauss-Hermite quadrature, minimised over a classifier a (t - theta)."""
         nodes, mass = np.polynomial.hermite_e.hermegauss(80)
         mass, (easy, hard) = mass / mass.sum(), both(s)
 
         def loss(point: np.ndarray) -> float:
-            a, tau = np.exp(point[0]), point[1]
-            margins = (-(nodes - self.m - tau) - easy, self.K * nodes + self.m - tau - hard)
+            a, theta = np.exp(point[0]), point[1]
+            margins = (-(nodes - self.m - theta) - easy, self.K * nodes + self.m - theta - hard)
             first, second = (mass @ np.logaddexp(0, -a * z) for z in margins)
             return float(first + omega * second)
 
@@ -133,8 +123,7 @@ class Gaussians:
         """n examples x [n, d] and their classes y, -1 or +1 in turn."""
         y = np.where(np.arange(n) % 2, 1.0, -1.0)
         noise = np.random.default_rng(seed).standard_normal((n, int(self.d)))
-        width = self.sigma * np.where(y > 0, self.K, 1.0)
-        return y[:, None] * self.eta + width[:, None] * noise, y
+        return y[:, None] * self.eta + self.sigma * np.where(y > 0, self.K, 1)[:, None] * noise, y
 
 
 def both(r: Budget) -> tuple[Any, Any]:
@@ -148,8 +137,7 @@ def attacked(x: np.ndarray, y: np.ndarray, w: np.ndarray, eps: float) -> np.ndar
 
 def train(x: np.ndarray, y: np.ndarray, eps: float = 0.0, loss: str = "logistic",
           temperatures: tuple[float, ...] = (1.0, 0.3, 0.1)) -> tuple[np.ndarray, float]:
-    """Adversarial training of sign(w.x + b). The ramp loss, on classifiers with |w| = 1, comes
-    closer to the 0-1 loss with each temperature; the logistic loss has none."""
+    """Adversarial training of sign(w.x + b). The ramp loss, with |w| = 1, nears the 0-1 loss."""
     value, slope = pick(LOSSES, loss, "loss")
     ramp = loss == "ramp"
 
@@ -168,3 +156,15 @@ def train(x: np.ndarray, y: np.ndarray, eps: float = 0.0, loss: str = "logistic"
     for T in temperatures if ramp else (1.0,):
         point = minimize(risk, point, args=(T,), jac=True, method="L-BFGS-B").x
     return point[:-1], float(point[-1])
+
+
+def two_features(eps: float) -> tuple[float, float, float]:
+    """A robust feature (mean 1, equal widths) and twenty others (mean 0.25, K = 2), trained with
+    budget eps: both standard errors, and the weight a in w = (1, a, ..., a)."""
+    def errors(point: np.ndarray, eps: float) -> np.ndarray:
+        a, b = point
+        signal = (1 - eps) + 20 * a * (0.25 - eps)
+        return ndtr(np.array([b - signal, -b - signal]) / np.sqrt(1 + 20 * a**2 * np.array([1, 4])))
+
+    best = minimize(lambda p: errors(p, eps).sum(), [0.2, 0.0], bounds=[(0, None), (None, None)]).x
+    return (*errors(best, 0.0), best[0])

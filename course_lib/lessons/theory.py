@@ -1,15 +1,16 @@
-"""Exercises of notebook 06: thresholds, weights and margins of two Gaussian classes."""
+"""Exercises of notebook 06: thresholds, weights and margins, and the errors it predicts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from course_lib.lessons.lesson import Exercise
+from course_lib.zoo import load_reports
 
 Pair = tuple[float, float]  # errors of the easy and of the hard class
 
@@ -25,7 +26,7 @@ EQUAL = Exercise(lambda m, K: -m * (K - 1) / (K + 1), cases=SIGNALS, mistakes={
         lambda m, K: -(K - 1) / (K + 1),
 }, hints=(
     "Phi is increasing, so the errors are equal where the two arguments of Phi are.",
-    "-tau - m = (tau - m) / K is linear in tau. Multiply by K and collect tau.",
+    "-theta - m = (theta - m) / K is linear in theta. Multiply by K and collect theta.",
 ), praise="At this threshold both means are the same number of their own standard deviations away.")
 
 
@@ -98,3 +99,12 @@ LEVER = Exercise(lambda easy, hard: float(np.sign(hard - 0.5)), cases=SIDES, mis
     "The hard class's training error is Phi(v). When is v positive?",
     "Phi(0) = 0.5. Compare `hard` with 0.5.",
 ), praise="A larger margin helps the hard class only while it is right more often than not.")
+
+
+@cache
+def class_errors(name: str, kind: str = "rob") -> Any:
+    """The stored errors of a recipe at 8/255: one row per seed, one column per class."""
+    import pandas as pd
+
+    rates = [(r.classes, getattr(r, kind).by_class) for r in load_reports(name)]
+    return pd.DataFrame([dict(zip(*rate, strict=True)) for rate in rates])

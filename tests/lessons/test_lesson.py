@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.special import ndtri
 
 from course_lib import CourseError, lesson
 from course_lib.lessons.lesson import FILES, Exercise, check, exercises, hint
@@ -127,7 +128,7 @@ def versions(cell: str) -> list[object]:
                    if isinstance(n, ast.FunctionDef))
     made: list[object] = []
     for i, _ in enumerate(ast.walk(function)):
-        bent, names = copy.deepcopy(function), {"torch": torch, "math": math}
+        bent, names = copy.deepcopy(function), {"torch": torch, "math": math, "ndtri": ndtri}
         if i == 0 or bend(list(ast.walk(bent))[i]):  # the first node is the function itself
             exec(ast.unparse(bent), names)
             made.append(names[function.name])
