@@ -458,6 +458,7 @@ plots.show(
 # %% [markdown]
 # Some of these labels are a matter of taste. An error rate of zero is not to be had for Shirt, and part of the inequality is in
 # the data. But that does not explain why the error *rises* when the training changes and the data stay the same.
+# [Notebook 06](06_theory.ipynb) explains it in a model that can be solved by hand.
 #
 # ## 7 · What an attack has to do
 #

@@ -167,7 +167,8 @@ Markdown("\n".join(rows))
 # $$= \sum_i w_i R(i) - \tau \sum_i \phi_i \qquad \text{with} \qquad w_i = \frac{1}{C} + \phi_i - \frac{1}{C} \sum_j \phi_j$$
 #
 # So a multiplier *is* a class weight: what one class gets more, all share in giving, and the weights sum to one. The last term does not
-# depend on $f$. Two lines of algebra, and two lines to make sure:
+# depend on $f$. [Notebook 06](06_theory.ipynb) has a model in which one knows the weight that makes two classes equal, and its price.
+# Two lines of algebra, and two lines to make sure:
 
 # %%
 g = torch.Generator().manual_seed(0)

@@ -166,7 +166,8 @@ Markdown("\n".join(rows))
 # ## 2 · From multipliers to margins
 #
 # Reweight lets the *loss* care more about a class. For the boundary error there is a second handle: the *attack*. A class whose images lie
-# too close to the border may be trained against a larger ball. In the authors' code each class has a third multiplier, moved by the gap of
+# too close to the border may be trained against a larger ball. ([Notebook 06](06_theory.ipynb) shows when a larger ball helps a class, and when
+# a smaller one does.) In the authors' code each class has a third multiplier, moved by the gap of
 # its boundary error, and its budget is
 #
 # $$\lambda^2_i \leftarrow \lambda^2_i + a_2 \gamma_i,

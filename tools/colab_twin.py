@@ -186,7 +186,7 @@ class Twin:
 
         client = NotebookClient(notebook, kernel_name="twin", timeout=SECONDS,
                                 resources={"metadata": {"path": str(self.content)}},
-                                on_cell_executed=figure, store_widget_state=False)
+                                on_cell_executed=figure)  # keeps widgets, which interact needs
         client.create_kernel_manager().kernel_spec_manager = KernelSpecManager(
             kernel_dirs=[str(self.home / "kernels")])
         with watched(self, client, seen, kill):

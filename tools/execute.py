@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import jupytext
 import nbformat
@@ -102,7 +103,7 @@ def execute(notebook: NotebookNode, label: str, folder: Path, times: dict[str, f
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
         record_timing=False,
-        store_widget_state=False,
+        store_widget_state=True,  # for `still`; without it, nbclient fails at an Output widget
         coalesce_streams=True,
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
         on_cell_complete=count,
@@ -112,20 +113,33 @@ def execute(notebook: NotebookNode, label: str, folder: Path, times: dict[str, f
     return took
 
 
-def drawn_over(output: NotebookNode) -> bool:
-    """Is this a progress bar or a live widget? Neither says anything on paper."""
-    if output.output_type == "stream":
-        return output.name == "stderr" and bool(re.search(r"\r|\d+%\|", output.text))
-    return "application/vnd.jupyter.widget-view+json" in output.get("data", {})
+def progress_bar(output: NotebookNode) -> bool:
+    """It says nothing on paper."""
+    return (output.output_type == "stream" and output.name == "stderr"
+            and bool(re.search(r"\r|\d+%\|", output.text)))
+
+
+def still(output: NotebookNode, state: dict[str, Any]) -> list[NotebookNode]:
+    """The output as it is, or what a live widget showed at its first setting: what was drawn
+    inside it, as `ipywidgets.interact` does, without its controls."""
+    view = output.get("data", {}).get("application/vnd.jupyter.widget-view+json")
+    waiting, shown = ([view["model_id"]] if view else []), [] if view else [output]
+    while waiting:
+        widget = state.get(waiting.pop(0), {}).get("state", {})
+        shown += widget.get("outputs", [])
+        waiting += [child.removeprefix("IPY_MODEL_") for child in widget.get("children", [])]
+    return shown
 
 
 def tidy(notebook: NotebookNode) -> None:
     """Take out what a page cannot show and what differs from machine to machine."""
-    notebook.metadata.pop("widgets", None)
+    widgets = notebook.metadata.pop("widgets", {})
+    state = widgets.get("application/vnd.jupyter.widget-state+json", {}).get("state", {})
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if not drawn_over(output)]
+            cell.outputs = [shown for output in cell.outputs if not progress_bar(output)
+                            for shown in still(output, state)]
 
 
 def executed(source: Path, label: str = "", again: bool = False) -> Executed:

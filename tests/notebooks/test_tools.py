@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
 from tools import build_course, execute, notebooks, pages
 from tools.addresses import addressed, badges, setup_code
@@ -36,6 +37,24 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "runs.json").write_text(json.dumps([[(s.stem, s.fresh, s.failed) for s in run]
                                                   for run in runs]))
     return folder
+
+
+INTERACT = """
+from ipywidgets import interact
+
+@interact(k=(0, 10))
+def show(k=3):
+    print("k =", k)
+"""
+
+
+def test_a_slider_is_stored_as_what_it_showed_first(tmp_path: Path) -> None:
+    cells = [new_code_cell(INTERACT), new_code_cell("import ipywidgets\nipywidgets.IntSlider()")]
+    notebook = new_notebook(cells=cells)
+    execute.execute(notebook, "sliders", tmp_path, {})
+    execute.tidy(notebook)
+    assert [(o.name, o.text) for o in notebook.cells[0].outputs] == [("stdout", "k = 3\n")]
+    assert notebook.cells[1].outputs == [] and "widgets" not in notebook.metadata
 
 
 def page(built: Path) -> str:

@@ -1,0 +1,110 @@
+"""Exercises of notebook 06: thresholds, weights and margins, and the errors it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from course_lib.lessons.lesson import Exercise
+from course_lib.zoo import load_reports
+
+Pair = tuple[float, float]  # errors of the easy and of the hard class
+
+
+# m and K
+SIGNALS = [(1.5, 2.0), (2.0, 3.0), (0.7, 1.25)]
+EQUAL = Exercise(lambda m, K: -m * (K - 1) / (K + 1), cases=SIGNALS, mistakes={
+    "The sign is wrong. The threshold must move away from the wide class.":
+        lambda m, K: m * (K - 1) / (K + 1),
+    "Halfway between the means the wide class has the larger error: m / K is less than m.":
+        lambda m, K: 0.0,
+    "The signal is missing. The distance of both means grows with m.":
+        lambda m, K: -(K - 1) / (K + 1),
+}, hints=(
+    "Phi is increasing, so the errors are equal where the two arguments of Phi are.",
+    "-theta - m = (theta - m) / K is linear in theta. Multiply by K and collect theta.",
+), praise="At this threshold both means are the same number of their own standard deviations away.")
+
+
+def _bisect(gap: Callable[[float], float], low: float, high: float, steps: int,
+            above: Callable[[float], bool] = lambda g: g > 0) -> float:
+    """`above` says whether the root is above the middle, given the gap there."""
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if above(gap(middle)) else (low, middle)
+    return (low + high) / 2
+
+
+def _trained(omega: float, m: float, K: float) -> float:
+    """Error of the hard class minus error of the easy one, trained with weight omega; falling."""
+    B = 2 * m / (K**2 - 1)
+    S = np.sqrt(B**2 + 2 * np.log(K / omega) / (K**2 - 1))
+    return float(ndtr(S - K * B) - ndtr(B - K * S))
+
+
+GAPS = [(partial(_trained, m=1.5, K=2.0), 0.5, 3.0, 60), (lambda omega: 1.7 - omega, 0.0, 10.0, 5),
+        (partial(_trained, m=2.0, K=3.0), 1.0, 4.0, 40)]
+WEIGHT = Exercise(_bisect, cases=GAPS, mistakes={
+    "You keep the wrong half. While the gap is positive, the hard class needs more weight.":
+        partial(_bisect, above=lambda g: g <= 0),
+    "This is the middle of the first interval. Halve it `steps` times.":
+        lambda gap, low, high, steps: (low + high) / 2,
+    "This is the gap at the root. Return the weight.":
+        lambda gap, low, high, steps: gap(_bisect(gap, low, high, steps)),
+}, hints=(
+    "Take the middle of low and high. If gap(middle) is positive, the root is above it.",
+    "for _ in range(steps): replace low or high by the middle. Then return the middle.",
+), praise="The model needs no search: for equal robust errors the weight is K.")
+
+
+def _ratio(before: Pair, after: Pair, scale: Callable[[Any], Any] = ndtri) -> float:
+    (easy, hard), (easy_after, hard_after) = scale(np.array(before)), scale(np.array(after))
+    return float((easy_after - easy) / (hard - hard_after))
+
+
+# two thresholds of one model: K is 2, 3 and 1.5
+POINTS = ((2.0, -1.9, -1.2, -0.6), (3.0, -3.0, -0.5, -1.5), (1.5, 0.2, -1.0, 0.4))
+MOVES = [(tuple(ndtr([a, (c - a) / K])), tuple(ndtr([b, (c - b) / K]))) for K, c, a, b in POINTS]
+RATIO = Exercise(_ratio, cases=MOVES, mistakes={
+    "The sign is wrong. One error rises while the other falls, and K is positive.":
+        lambda before, after: -_ratio(before, after),
+    "This is 1 / K. The easy class's change is K times the hard class's.":
+        lambda before, after: 1 / _ratio(before, after),
+    "You took the errors themselves. The law is linear in Phi^-1 of the errors (ndtri).":
+        partial(_ratio, scale=lambda e: e),
+    "You used Phi. The law has its inverse, ndtri.": partial(_ratio, scale=ndtr),
+}, hints=(
+    "Write the law for both classifiers and subtract. The right side drops out.",
+    "K = (z_easy' - z_easy) / (z_hard - z_hard') with z = ndtri(error).",
+), praise="The budget must be the same for both classifiers, but you need not know it.")
+
+
+# training errors of the easy and the hard class
+SIDES = [(0.1, 0.37), (0.1, 0.62), (0.45, 0.8), (0.6, 0.7), (0.02, 0.48)]
+LEVER = Exercise(lambda easy, hard: float(np.sign(hard - 0.5)), cases=SIDES, mistakes={
+    "The sign is wrong. Look at the denominator: it is positive.":
+        lambda easy, hard: float(np.sign(0.5 - hard)),
+    "Not always: v changes its sign where the hard class's error is 50 %.":
+        lambda easy, hard: -1.0,
+    "It is not about which class is worse. Compare the hard class's error with 50 %.":
+        lambda easy, hard: float(np.sign(hard - easy)),
+    "You used the easy class's error. s_+ is the hard class's margin.":
+        lambda easy, hard: float(np.sign(easy - 0.5)),
+    "This is v. Return its sign, -1 or +1.": lambda easy, hard: float(ndtri(hard)),
+}, hints=(
+    "The hard class's training error is Phi(v). When is v positive?",
+    "Phi(0) = 0.5. Compare `hard` with 0.5.",
+), praise="A larger margin helps the hard class only while it is right more often than not.")
+
+
+@cache
+def class_errors(name: str, kind: str = "rob") -> Any:
+    """The stored errors of a recipe at 8/255: one row per seed, one column per class."""
+    import pandas as pd
+
+    rates = [(r.classes, getattr(r, kind).by_class) for r in load_reports(name)]
+    return pd.DataFrame([dict(zip(*rate, strict=True)) for rate in rates])

@@ -1,0 +1,204 @@
+"""The two Gaussian classes: every closed form against brute force, and every ordering at random."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq, minimize, minimize_scalar
+from scipy.special import ndtr, ndtri
+
+from course_lib.errors import CourseError
+from course_lib.lessons.gaussians import LOSSES, Gaussians, attacked, train, two_features
+
+G = Gaussians(d=10, eta=0.5, sigma=1.0, K=2.0)
+EPS = 0.2
+R = G.budget(EPS)
+N = 200_000
+RNG = np.random.default_rng(0)
+# random m, K and r (below m); d = 1 and sigma = 1 make eta the signal and eps the budget
+MANY = Gaussians(d=1, eta=RNG.uniform(0.05, 5, N), sigma=1, K=RNG.uniform(1.05, 6, N))
+BUDGETS = MANY.eta * RNG.uniform(0.01, 0.99, N)
+# omega and budgets with one global optimum inside
+WEIGHTED = [(1.0, 0.0), (1.0, R), (2.0, R), (0.4, (0.3, 0.9)), (1.7, (0.9, 0.3)), (2.5, 0.0)]
+
+
+def risk(theta: float, omega: float, s: object) -> float:
+    easy, hard = G.errors(theta, s)
+    return float(easy + omega * hard)
+
+
+def brute(omega: float, s: object) -> float:
+    grid = np.linspace(-8, 8, 1601)
+    best = grid[np.argmin([risk(t, omega, s) for t in grid])]
+    return float(minimize_scalar(risk, args=(omega, s), bounds=(best - 0.02, best + 0.02),
+                                 method="bounded", options={"xatol": 1e-9}).x)
+
+
+@pytest.mark.parametrize(("theta", "value", "standard", "robust"), [
+    (G.threshold(), -0.1267, (0.0729, 0.1966), (0.2055, 0.2954)),
+    (G.threshold(s=R), 0.2758, (0.0317, 0.2570), (0.1104, 0.3683)),
+    (G.equal(R), -0.3162, (0.1030, 0.1714), (0.2635, 0.2635)),
+    (G.equal(), -0.5270, (0.1459, 0.1459), (0.3366, 0.2303)),
+])
+def test_the_example_to_four_digits(theta: float, value: float, standard: tuple[float, float],
+                                    robust: tuple[float, float]) -> None:
+    assert np.round(theta, 4) == value and (np.round(G.errors(theta), 4) == standard).all()
+    assert (np.round(G.errors(theta, R), 4) == robust).all()
+    assert np.isclose(G.conserved(G.errors(theta, R)), -2 * (G.m - R), atol=1e-12)
+
+
+def test_the_curve_over_the_budget_to_three_digits() -> None:
+    """The easy class's robust error rises, and falls again while the hard class is given up."""
+    r = G.m * np.array([0, 0.2, 0.4, 0.6, 0.8, 0.99])
+    theta = G.optimum(s=r).theta
+    assert np.round(G.errors(theta), 3).tolist() == [
+        [0.073, 0.051, 0.032, 0.017, 0.007, 0.002], [0.197, 0.223, 0.257, 0.302, 0.366, 0.451]]
+    assert np.round(G.errors(theta, r), 3).tolist() == [
+        [0.073, 0.093, 0.110, 0.119, 0.113, 0.089], [0.197, 0.273, 0.368, 0.483, 0.614, 0.745]]
+    half = G.m - np.sqrt(np.log(2) / 2)  # the budget at which M = sqrt(log K / 2)
+    at_half = G.errors(G.optimum(s=half).theta, half)
+    assert np.allclose(at_half, [ndtr(-np.sqrt(2 * np.log(2))), 0.5], atol=1e-12)
+
+
+@pytest.mark.parametrize(("omega", "s"), WEIGHTED)
+def test_the_optimum_is_that_of_a_search(omega: float, s: object) -> None:
+    theta, u, v, _ = G.optimum(omega, s)
+    assert abs(G.threshold(omega, s) - brute(omega, s)) < 1e-6 and theta == G.threshold(omega, s)
+    assert np.allclose(G.errors(theta, s), [ndtr(u), ndtr(v)], atol=1e-12)
+    assert np.isclose(G.weight(theta, s), omega)
+
+
+def test_the_optimum_exists_where_a_search_finds_one() -> None:
+    M = G.m - R
+    limit = G.K * np.exp(2 * M**2 / (G.K**2 - 1))
+    assert np.isfinite(G.optimum(0.999 * limit, R).theta)
+    assert np.isnan(G.optimum(1.001 * limit, R).theta) and G.threshold(1.001 * limit, R) == -np.inf
+    # a local optimum that "always +1" beats: omega is below the limit, above the breakdown
+    weights = np.linspace(1, 0.999 * limit, 300)
+    inside = [risk(G.optimum(o, R).theta, o, R) <= 1 for o in weights]
+    assert 0 < sum(inside) < 300
+    assert [bool(np.isfinite(G.threshold(o, R))) for o in weights] == inside
+    for K, needed in ((1.5, 0.317), (2.0, 0.646), (3.0, 1.349), (5.0, 2.902)):
+        assert np.round((K + 1) / 2 * ndtri(K / (K + 1)), 3) == needed
+        below, above = (Gaussians(d=1, eta=needed + x, K=K).threshold(K) for x in (-0.01, 0.01))
+        assert below == -np.inf and np.isfinite(above)
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1, 0.2, 0.4])
+def test_equal_weights_are_best_among_all_directions(eps: float) -> None:
+    """A free search over w and b; beyond eps = eta one coordinate is best."""
+    def free(p: np.ndarray) -> float:
+        w, b = p[:-1], p[-1]
+        signal, size = G.eta * w.sum() - eps * np.abs(w).sum(), np.linalg.norm(w)
+        return float(ndtr((b - signal) / size) + ndtr((-b - signal) / (G.K * size)))
+
+    starts = [np.append(RNG.uniform(0.2, 1, 10), 0.0) for _ in range(3)]
+    best = min((minimize(free, p, options={"gtol": 1e-9}) for p in starts), key=lambda o: o.fun)
+    s = G.budget(eps)
+    assert abs(best.fun - risk(G.threshold(s=s), 1.0, s)) < 1e-7
+    assert np.ptp(best.x[:-1]) < 1e-3 * best.x[:-1].mean()
+    w = np.append(np.ones(10), -np.sqrt(10) * G.threshold(s=s))
+    assert abs(free(w) - best.fun) < 1e-7
+    assert min(free(np.append(np.eye(10)[0], b)) for b in np.linspace(-2, 2, 99)) > best.fun
+
+
+def test_200_000_random_models_without_a_violation() -> None:
+    nat, rob = MANY.optimum(), MANY.optimum(s=BUDGETS)
+    slope = MANY.leverage(s=BUDGETS).sum(0)  # of theta, when both budgets grow
+    assert (nat.u < nat.v).all() and (rob.u < rob.v).all() and (rob.theta > nat.theta).all()
+    assert (slope > (MANY.K - 1) / (MANY.K + 1) - 1e-9).all()
+    before, after = MANY.errors(nat.theta), MANY.errors(rob.theta)
+    attacked_before, attacked_after = (MANY.errors(o.theta, BUDGETS) for o in (nat, rob))
+    moved, moved_rob = after - before, attacked_after - attacked_before
+    slack = 1e-12  # errors below it are rounded
+    for easy, hard in (moved, moved_rob):  # the easy class gains, the hard one loses
+        assert (easy <= slack).all() and (hard >= -slack).all()
+    for sign, bndy in ((1, attacked_before - before), (-1, attacked_after - after)):
+        assert (sign * (bndy[0] - bndy[1]) >= -slack).all()  # boundary errors reverse
+    assert (MANY.price(BUDGETS) >= -slack).all()
+    assert np.allclose(MANY.weight(MANY.equal(BUDGETS), BUDGETS), MANY.K)
+    # the hard class passes 50 % where M = sqrt(log K / 2), and there v changes its sign
+    beyond = MANY.m - BUDGETS < np.sqrt(np.log(MANY.K) / 2)
+    assert ((rob.v > 0) == beyond).all() and ((attacked_after[1] > 0.5) == beyond).all()
+    assert (np.sign(MANY.leverage(s=BUDGETS)) == [np.ones(N), np.where(beyond, 1, -1)]).all()
+
+
+@pytest.mark.parametrize(("omega", "s"), WEIGHTED)
+def test_leverage_is_the_derivative(omega: float, s: object) -> None:
+    easy, hard = s if isinstance(s, tuple) else (s, s)
+    step = 1e-5
+    for k, (a, b) in enumerate(((step, 0.0), (0.0, step))):
+        after, before = (G.optimum(omega, (easy + c * a, hard + c * b)).theta for c in (1, -1))
+        slope = (after - before) / (2 * step)
+        assert abs(G.leverage(omega, (easy, hard))[k] - slope) < 1e-6
+
+
+def test_weights_and_prices() -> None:
+    by_search = brentq(lambda o: np.subtract(*G.errors(brute(o, R), R)), 1, 3)
+    assert abs(by_search - G.K) < 1e-6
+    m, K = G.m, G.K  # equal standard errors under adversarial training
+    formula = K * np.exp((1 - 1 / K) * R * (2 * m / (K + 1) - R * (K + 1) / (2 * K)))
+    assert np.isclose(G.weight(G.equal(), R), formula)
+    prices = {1.5: (1.58, 0.69, 0.14), 2.0: (4.20, 2.28, 0.65), 3.0: (8.48, 5.82, 2.56)}
+    for ratio, points in prices.items():
+        model = Gaussians(d=1, eta=np.array([0.5, 1, 2]), K=ratio)
+        assert (np.round(100 * model.price(), 2) == points).all()
+
+
+def test_counting_attacked_examples_gives_the_closed_form() -> None:
+    x, y = G.sample(400_000)
+    for theta in (G.threshold(), G.threshold(s=R)):
+        for eps in (0.0, EPS):
+            z = attacked(x, y, np.ones(10), eps)
+            assert np.abs(z - x).max() <= eps + 1e-12
+            wrong = (z.sum(1) / np.sqrt(10) > theta) != (y > 0)
+            counted = [wrong[y == c].mean() for c in (-1, 1)]
+            assert np.allclose(counted, G.errors(theta, G.budget(eps)), atol=0.003)
+
+
+def test_the_inner_maximum_is_what_the_attack_reaches_and_training_descends() -> None:
+    x, y = G.sample(300)
+    for loss, (value, slope) in LOSSES.items():
+        z = np.linspace(-4, 4, 9)
+        assert np.allclose(slope(z), (value(z + 1e-6) - value(z - 1e-6)) / 2e-6, atol=1e-8)
+        assert (slope(z) < 0).all()  # so the worst attack has the smallest margin
+        w, b = train(x, y, EPS, loss, temperatures=(0.3,))
+        T, size = (0.3, np.linalg.norm(w)) if loss == "ramp" else (1.0, 1.0)
+
+        def total(p: np.ndarray, value=value, T: float = T, unit: bool = loss == "ramp") -> float:
+            w = p[:-1] / (np.linalg.norm(p[:-1]) if unit else 1.0)
+            return float(value(y * (attacked(x, y, w, EPS) @ w + p[-1]) / T).mean())
+
+        p = np.append(w, b)
+        bumps = np.eye(11) * 1e-4 * size
+        assert all(total(p) < total(p + s * e) + 1e-9 for e in bumps for s in (-1, 1))
+
+
+def test_finite_samples_approach_the_population() -> None:
+    ramp, logistic = [], []
+    for seed in range(4):
+        for loss, thetas in (("ramp", ramp), ("logistic", logistic)):
+            w, b = train(*G.sample(25_600, seed), EPS, loss)
+            assert w.sum() / np.linalg.norm(w) > 0.99 * np.sqrt(10)
+            thetas.append(-b / np.linalg.norm(w))
+    assert abs(np.mean(logistic) - G.logistic(s=R)) < 0.02
+    assert abs(np.mean(ramp) - G.threshold(s=R)) < 0.04
+    assert np.round(G.errors(G.logistic(s=R), R), 3).tolist() == [0.203, 0.297]
+    for (K, m, s), weight in {(2, G.m, R): 1.18, (2, 3, 1): 1.46, (3, 3, 1): 1.58}.items():
+        model = Gaussians(d=1, eta=m, K=K)
+        found = brentq(lambda o, a=model, s=s: a.logistic(o, s) - a.equal(s), 1, K)
+        assert np.round(found, 2) == weight
+
+
+def test_adversarial_training_can_make_a_model_fair() -> None:
+    for eps, gap in ((0.0, 0.0354), (0.1, 0.0287), (0.2, 0.0062), (0.25, 0.0), (0.4, 0.0)):
+        easy, hard, a = two_features(eps)
+        assert np.round(hard - easy, 4) == gap and (a < 1e-4) == (eps >= 0.25)
+
+
+def test_a_model_that_is_none_is_refused() -> None:
+    for words in ({"K": 1.0}, {"eta": 0.0}, {"sigma": -1.0}, {"K": np.array([2.0, 0.5])}):
+        with pytest.raises(CourseError, match="K must be above 1"):
+            Gaussians(**words)
+    with pytest.raises(CourseError, match="logistic"):
+        train(*G.sample(10), loss="hinge")
