@@ -33,8 +33,9 @@ if TYPE_CHECKING:  # the table below once more, for editors and type checkers
     from course_lib.fairness import Report
     from course_lib.methods import METHODS, Method
     from course_lib.models import MODELS, build
+    from course_lib.tables import compare, results
     from course_lib.training import Optim, fit
-    from course_lib.zoo import compare, list_models, load_model, load_report, results
+    from course_lib.zoo import list_models, load_model, load_report
 
 __version__ = "0.1.0"
 
@@ -43,7 +44,8 @@ FACE = {name: f"{room}:{name}" for room, names in {  # public name: where it com
     "data": "LOADERS Dataset Split halves load", "errors": "CourseError",
     "evaluation": "evaluate", "experiments": "RECIPES", "explorer": "explore",
     "fairness": "Report", "methods": "METHODS Method", "models": "MODELS build",
-    "training": "Optim fit", "zoo": "compare list_models load_model load_report results",
+    "tables": "compare results", "training": "Optim fit",
+    "zoo": "list_models load_model load_report",
 }.items() for name in names.split()} | {"lesson": "lessons.lesson", "plots": "plots"}
 __all__ = list(FACE)
 

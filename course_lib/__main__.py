@@ -163,14 +163,15 @@ def shown(command: str, rows: Any, options: dict[str, Any], as_markdown: bool) -
             return "\n".join(f"{r['recipe']:28} {r['design']:9} LUF {r['luf']:.4f}  LUF_t "
                              f"{r['luf_t']:.3f}  LUF_l {r['luf_l']:.1f}" for r in rows)
         case "results":
-            from course_lib.zoo import markdown, results
+            from course_lib.tables import LEGEND, overview
+            from course_lib.zoo import markdown
 
+            every = overview(*options["names"], root=options["root"])
             tables = [table.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
-                      for _, table in results(*options["names"], root=options["root"]).groupby(
-                          ["data", "classes"], sort=False, dropna=False)]
-            return "\n\n".join(markdown([t.columns, *t.values], "model", "seeds") if as_markdown
-                               else t.set_index("model").rename_axis(None).to_string()
-                               for t in tables)
+                      for _, table in every.groupby(["data", "classes"], sort=False, dropna=False)]
+            texts = [markdown([t.columns, *t.values], "model", "seeds") if as_markdown
+                     else t.set_index("model").rename_axis(None).to_string() for t in tables]
+            return "\n\n".join(texts if as_markdown else [*texts, LEGEND])
     from course_lib.lab.doctor import text
 
     return text(rows)

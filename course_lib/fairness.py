@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.errors import CourseError
+from course_lib.errors import CourseError, resolve
 
 Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
 
@@ -80,6 +80,8 @@ class Report:
                               f"{self.nat.counts} and {self.rob.counts}.")
         if len(self.classes) != len(self.nat.counts):
             raise CourseError(f"{len(self.classes)} class names for {len(self.nat.counts)} counts.")
+        if min(*self.nat.wrong, *self.rob.wrong) < 0 or not 0 <= self.eps < math.inf:
+            raise CourseError(f"Errors and eps must be finite and not below 0: {self.to_json()}.")
 
     @property
     def bnd(self) -> Errors:
@@ -91,6 +93,21 @@ class Report:
     def worst_class(self) -> str:
         """The class with the largest robust error, by name."""
         return self.classes[self.rob.worst_class]
+
+    def frame(self) -> Any:
+        """One row per class in percent: a DataFrame, which is also how a report shows itself."""
+        return resolve("course_lib.tables:of_classes")(self)
+
+    def plot(self, ax: Any = None, **words: Any) -> Any:
+        """Standard and robust errors per class as bars, with the options of plots.class_bars."""
+        pair = {"standard error": self, "robust error": self}
+        return resolve("course_lib.plots:class_bars")(pair, ax, **{"kind": ("nat", "rob")} | words)
+
+    def __repr__(self) -> str:
+        return repr(self.frame())
+
+    def _repr_html_(self) -> str:
+        return str(self.frame()._repr_html_())
 
     def to_json(self) -> dict[str, Any]:
         errors = {"nat": self.nat, "rob": self.rob, "flips": self.flips}
@@ -165,6 +182,5 @@ class Spread:
 def class_spreads(errors: Sequence[Errors]) -> list[Spread]:
     """The spread over seeds of each class's error; `errors` has one entry per seed."""
     if len({len(e.counts) for e in errors}) != 1:
-        raise CourseError("Give the errors of the same classes, one entry per seed; given: "
-                          f"{[len(e.counts) for e in errors]} classes.")
+        raise CourseError(f"Give the errors of the same classes, one entry per seed: {errors}.")
     return [Spread.of(of_class) for of_class in zip(*(e.by_class for e in errors), strict=True)]

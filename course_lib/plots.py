@@ -23,6 +23,7 @@ from torch import Tensor
 
 from course_lib.errors import CourseError, pick
 from course_lib.fairness import Errors, Report, Spread, class_spreads
+from course_lib.zoo import combine
 
 # Okabe and Ito's palette: readers with any kind of colour vision can distinguish any two of these.
 # Hatches and markers repeat the distinction for print in black and white.
@@ -73,37 +74,47 @@ def show(ax: Axes, alt: str) -> None:
     plt.close(figure)
 
 
-def class_bars(models: Mapping[str, Some], ax: Ax = None, *, kind: str | Sequence[str] = "rob",
-               order: Sequence[int] | None = None) -> Axes:
-    """Errors per class, one or several models side by side.
+def class_bars(models: Some | Mapping[str, Some], ax: Ax = None, *,
+               kind: str | Sequence[str] = "rob", order: Sequence[int] | None = None) -> Axes:
+    """Errors per class of a model, or of several models side by side.
 
     `kind` is nat, rob or bnd, or one of them per model. `order` is the first model's `difficulty`
     by default. Whiskers are Wilson's interval for one model, Student's over the seeds of a recipe.
 
     >>> class_bars({"natural": load_report("exp1/natural")})  # doctest: +SKIP
     """
-    if not isinstance(models, Mapping) or not models or not all(models.values()):
-        raise CourseError("No model to draw; give a dictionary: {'natural': load_report(name)}.")
+    models = models if isinstance(models, Mapping) else {"": models}
+    seeds = {label: [*m] if isinstance(m, Sequence) else [m] for label, m in models.items()}
+    every = [r for reports in seeds.values() for r in reports]
+    if not all([seeds, *seeds.values()]) or not all(isinstance(r, Report) for r in every):
+        raise CourseError("No model to draw; give a report such as load_report(name), the reports "
+                          "of a recipe's seeds, or a dictionary of them: {'natural': report}.")
     kinds = [kind] * len(models) if isinstance(kind, str) else list(kind)
-    titles = {pick(KINDS, k, "kind of error") for k in kinds}
+    names = {pick(KINDS, k, "kind of error") for k in kinds}
     if len(kinds) != len(models):
         raise CourseError(f"{len(kinds)} kinds of error for {len(models)} models; give one each.")
-    seeds = {label: [m] if isinstance(m, Report) else m for label, m in models.items()}
-    classes = _classes(r for reports in seeds.values() for r in reports)
+    same = iter(combine(every, "attack budget" if {*kinds} == {"nat"} else ""))
+    seeds = {label: [next(same) for _ in reports] for label, reports in seeds.items()}
     order = difficulty(next(iter(seeds.values()))) if order is None else order
     rows = {label: _class_intervals([getattr(r, k) for r in reports], order)
             for k, (label, reports) in zip(kinds, seeds.items(), strict=True)}
-    ax = bars(rows, [classes[c] for c in order], axes(ax),
-              ylabel=f"{titles.pop() if len(titles) == 1 else 'error'} (%)")
-    ax.set_xlabel("class, easiest first")
+    ax = bars(rows, [every[0].classes[c] for c in order], axes(ax),
+              ylabel=f"{names.pop() if len(names) == 1 else 'error'} (%)")
+    _say(ax, every, "class, easiest first")
     # boundary errors can be negative; auto, because panels that share an axis still have to grow
     ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]), auto=True)
     return ax
 
 
+def _say(ax: Axes, reports: Iterable[Report], xlabel: str) -> None:
+    """The label of the x axis, and below it the warnings about the figures that are drawn."""
+    words = dict.fromkeys(w for r in reports for w in getattr(r, "warnings", ()))
+    ax.set_xlabel("\n".join([xlabel, *(f"! {w}" for w in words)]))
+
+
 def difficulty(reports: Some) -> list[int]:
     """The classes from the smallest standard error to the largest."""
-    seeds = [reports] if isinstance(reports, Report) else reports
+    seeds = combine([reports] if isinstance(reports, Report) else reports, "attack budget")
     errors = np.mean([r.nat.by_class for r in seeds], axis=0)
     return [int(c) for c in np.argsort(errors, kind="stable")]
 
@@ -129,22 +140,25 @@ def bars(rows: Mapping[str, Sequence[Spread] | Sequence[float]], names: Names, a
 
 def probabilities(rows: Mapping[str, Tensor], classes: Names, ax: Ax = None) -> Axes:
     """The model's probabilities p [C], for example of the clean and of the attacked image."""
-    numbers = {label: p.tolist() for label, p in rows.items()}
-    ax = bars(numbers, classes, axes(ax, 7, 3), ylabel="probability", scale=1)
-    return _finish(ax, ylim=(0, 1.02))
+    return _finish(bars({label: p.tolist() for label, p in rows.items()}, classes, axes(ax, 7, 3),
+                        ylabel="probability", scale=1), ylim=(0, 1.02))
 
 
 def cost_of_robustness(natural: Sequence[Report], robust: Sequence[Report], ax: Ax = None) -> Axes:
     """The standard error that adversarial training adds to each class, over the class's difficulty.
     Both lists hold the same seeds in the same order; differences are taken per seed."""
-    ax, classes = axes(ax, 6, 4.4), _classes([*natural, *robust])
+    if len(natural) != len(robust):
+        raise CourseError(f"{len(natural)} natural reports for {len(robust)} robust ones; give "
+                          "those of the same seeds.")
+    ax, every = axes(ax, 6, 4.4), combine([*natural, *robust], "attack budget")
     ax.axhline(0, color="0.5", lw=0.8)
-    pairs = zip(natural, robust, strict=True)
-    added = np.array([after.nat.by_class - before.nat.by_class for before, after in pairs])
-    x, y = _crosses(ax, class_spreads([r.nat for r in natural]), map(Spread.of, added.T),
+    before, after = every[:len(natural)], every[len(natural):]
+    added = np.array([b.nat.by_class - a.nat.by_class for a, b in zip(before, after, strict=True)])
+    x, y = _crosses(ax, class_spreads([r.nat for r in before]), map(Spread.of, added.T),
                     fmt="none", ecolor="0.55")
-    return class_scatter(x, y, classes, ax, xlabel="standard error of the natural model (%)",
-                         ylabel="added by adversarial training (points)")
+    ax.set(xlabel="standard error of the natural model (%)",
+           ylabel="added by adversarial training (points)")
+    return class_scatter(x, y, every[0].classes, ax)
 
 
 def class_scatter(x: np.ndarray, y: np.ndarray, classes: Names, ax: Ax = None, *,
@@ -156,7 +170,7 @@ def class_scatter(x: np.ndarray, y: np.ndarray, classes: Names, ax: Ax = None, *
     ax = axes(ax, 5, 4)
     ax.plot(x, y, "o", ms=5, color=COLOURS[0], zorder=3)
     ax.margins(0.12)
-    ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.set(xlabel=xlabel or ax.get_xlabel(), ylabel=ylabel or ax.get_ylabel())
     cast(Figure, ax.figure).canvas.draw()  # positions are final only after the layout
     points = ax.transData.transform(np.stack([x, y], 1))
     covered = [Bbox.from_bounds(px - 4, py - 4, 8, 8) for px, py in points]
@@ -197,11 +211,11 @@ def by_budget(eps: Sequence[float], values: np.ndarray, classes: Names, ax: Ax =
 
 def budget_curves(reports: Mapping[float, Report], ax: Ax = None, *, named: Names = ()) -> Axes:
     """Robust error per class, and its average, over budgets; the `named` classes in colour."""
-    errors, levels = [r.rob for r in reports.values()], [255 * e for e in reports]
-    ax = by_budget(levels, np.array([e.by_class for e in errors]), _classes(reports.values()),
-                   axes(ax, 6, 3.6), named=named, xlabel="budget ε (grey levels of 255)",
-                   ylabel="robust error (%)")
-    ax.plot(levels, [100 * e.mean for e in errors], "k--", lw=1.5, label="average")
+    same, levels = combine(reports.values(), "budget"), [255 * e for e in reports]
+    ax = by_budget(levels, np.array([r.rob.by_class for r in same]), same[0].classes,
+                   axes(ax, 6, 3.6), named=named, ylabel="robust error (%)")
+    _say(ax, same, "budget ε (grey levels of 255)")
+    ax.plot(levels, [100 * r.rob.mean for r in same], "k--", lw=1.5, label="average")
     return _finish(ax)
 
 
@@ -325,12 +339,11 @@ def images(x: Tensor, ax: Ax = None, *, titles: Names = (), columns: int | None 
            framed: Sequence[bool] | Tensor = ()) -> Axes:
     """Images [N, C, H, W] in [0, 1], or bytes, in rows of `columns` (all in one by default), each
     with its title; `framed` ones get a frame."""
-    columns, height, width = columns or len(x), *x.shape[2:]
+    pixels, columns, (height, width) = _fractions(x), columns or len(x), x.shape[2:]
     above = max((t.count("\n") + 1 for t in titles), default=0)  # lines of title above each image
     ax = axes(ax, 1.25 * columns, (1.2 + 0.18 * above) * -(-len(x) // columns))
     places = [_place(i, x, columns, above) for i in range(len(x))]
     sheet = np.ones((places[-1][0] + height + 2, columns * (width + 4), 3))
-    pixels = (x / 255 if x.dtype == torch.uint8 else x).detach().clamp(0, 1)
     for i, (top, left) in enumerate(places):
         sheet[top : top + height, left : left + width] = pixels[i].permute(1, 2, 0).cpu().numpy()
         if i < len(titles):
@@ -345,16 +358,24 @@ def images(x: Tensor, ax: Ax = None, *, titles: Names = (), columns: int | None 
 def adversarial(x: Tensor, z: Tensor, ax: Ax = None, *, before: str = "clean",
                 after: str = "attacked") -> Axes:
     """One image, the attack's change (grey is none, scaled to the largest), the attacked image."""
+    x, z = _fractions(x), _fractions(z)
     change = z - x
     most = float(change.abs().max()) or 1.0
     labels = (before, f"change × {0.5 / most:.0f}" if change.any() else "no change", after)
     return images(torch.stack([x, 0.5 + change * 0.5 / most, z]), ax, titles=labels)
 
 
-def image_rows(rows: Mapping[str, Tensor], ax: Ax = None) -> Axes:
-    """Rows of images [N, C, H, W], each with its label on the left; short rows end in white."""
+def image_rows(rows: Mapping[str, Tensor], ax: Ax = None, *, titles: Names = ()) -> Axes:
+    """Rows of images [N, C, H, W], each with its label on the left; short rows end in white.
+    `titles` stand above the images, row by row."""
     n = max(map(len, rows.values()))
-    return _image_rows(rows, axes(ax, 0.8 * n + 1.6, 0.85 * len(rows)), n)
+    ax = axes(ax, 0.8 * n + 1.6, 0.85 * len(rows))
+    x = torch.cat([torch.cat([r, r.new_ones(n - len(r), *r.shape[1:])])
+                   for r in map(_fractions, rows.values())])
+    for i, label in enumerate(rows):
+        top, _ = _place(i * n, x, n, 2 if titles else 0)
+        ax.text(-3, top + x.shape[2] / 2, label, ha="right", va="center", fontsize=9)
+    return images(x, ax, columns=n, titles=titles)
 
 
 def boundary_walk(walks: Mapping[str, tuple[Tensor, Names, int, int]], ax: Ax = None) -> Axes:
@@ -364,7 +385,7 @@ def boundary_walk(walks: Mapping[str, tuple[Tensor, Names, int, int]], ax: Ax = 
     titles = [t for _, names, *_ in walks.values() for t in [*names, *[""] * n][:n]]
     titles[:n] = [f"t = {t}\n{name}" for t, name in enumerate(titles[:n])]
     ax = axes(ax, 0.95 * n + 1.8, 1.4 * len(walks))
-    _image_rows({label: z for label, (z, *_) in walks.items()}, ax, n, titles)
+    image_rows({label: z for label, (z, *_) in walks.items()}, ax, titles=titles)
     for i, (z, _, c, a) in enumerate(walks.values()):
         for t, colour, line in ((c, COLOURS[0], "-"), (a, COLOURS[5], "--")):
             top, left = _place(i * n + t, z, n, 2)
@@ -373,15 +394,6 @@ def boundary_walk(walks: Mapping[str, tuple[Tensor, Names, int, int]], ax: Ax = 
             ax.add_patch(Rectangle((left + inset, top + inset), width, height,
                                    **FRAME | {"ec": colour, "ls": line}))
     return ax
-
-
-def _classes(reports: Iterable[Report]) -> tuple[str, ...]:
-    """The classes that all reports share. Unchecked, cat's error would be drawn over Dress."""
-    classes = list(dict.fromkeys(r.classes for r in reports))
-    if len(classes) != 1:
-        raise CourseError(f"The reports have {len(classes)} lists of classes: "
-                          f"{' / '.join(map(', '.join, classes))}. Draw models of one data set.")
-    return classes[0]
 
 
 def _ends(spreads: Iterable[Spread], scale: float = 100.0) -> np.ndarray:
@@ -458,17 +470,17 @@ def _cells(ax: Axes, values: np.ndarray, rows: Sequence[Any], columns: Sequence[
     ax.grid(visible=False)
 
 
+def _fractions(x: Tensor) -> Tensor:
+    """Images in [0, 1]; bytes are divided by 255. Other numbers would be drawn as silhouettes."""
+    x = (x / 255 if x.dtype == torch.uint8 else x).detach().float()
+    if not ((x > -0.01) & (x < 1.01)).all():
+        raise CourseError(f"The images hold numbers from {x.min():.3g} to {x.max():.3g}. Give "
+                          "fractions from 0 to 1, or bytes (torch.uint8).")
+    return x.clamp(0, 1)
+
+
 def _place(i: int, x: Tensor, columns: int, above: int) -> tuple[int, int]:
     """Top and left edge of the i-th image on a sheet with so many lines of title above each."""
     height, width = x.shape[2:]
     gap = 3 + round(0.15 * height * above)
     return i // columns * (height + gap) + gap, i % columns * (width + 4) + 2
-
-
-def _image_rows(rows: Mapping[str, Tensor], ax: Axes, n: int, titles: Names = ()) -> Axes:
-    """Rows of n images each, filled up with white, with a label on the left."""
-    x = torch.cat([torch.cat([r, r.new_ones(n - len(r), *r.shape[1:])]) for r in rows.values()])
-    for i, label in enumerate(rows):
-        top, _ = _place(i * n, x, n, 2 if titles else 0)
-        ax.text(-3, top + x.shape[2] / 2, label, ha="right", va="center", fontsize=9)
-    return images(x, ax, columns=n, titles=titles)

@@ -1,17 +1,17 @@
 """Names to verified models and their results.
 
 serialized_models/manifest.json names a weights file and a record for every recipe and seed, with
-their sha256. Bytes are read, hashed, and only then parsed; tensors must fit their network. Tables
-are pandas DataFrames, and errors in them are percent.
+their sha256. Bytes are read, hashed, and only then parsed; tensors must fit their network. Reports
+are combined only on the same images, under the same attack and budget, and by the classes' names.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
+import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,7 @@ import safetensors.torch
 from torch import nn
 
 from course_lib.errors import CourseError, matching, pick
-from course_lib.fairness import Report, Spread
+from course_lib.fairness import Errors, Report
 from course_lib.models import build
 
 if TYPE_CHECKING:
@@ -92,11 +92,22 @@ class StoredModel:
 
 
 def stored_models(root: Root = None, *patterns: str) -> list[StoredModel]:
-    """All stored models, or those whose names match a pattern such as "exp1" or "exp2/rew*"."""
+    """All stored models, or those whose names match a pattern such as "exp1" or "exp2/rew*".
+
+    Those whose record is damaged are left out; one warning names them.
+    """
     stored = manifest(root)
     names = sorted(matching(stored, patterns) if patterns else stored)
-    return [_stored_model(name, int(seed), stored[name][seed], root)
-            for name in names for seed in sorted(stored[name], key=int)]
+    models, bad = [], list[str]()
+    for name, seed in ((n, seed) for n in names for seed in sorted(stored[n], key=int)):
+        try:
+            models.append(_stored_model(name, int(seed), stored[name][seed], root))
+        except CourseError as e:
+            bad.append(f"{name}, seed {seed} ({e})")
+    if bad:
+        warnings.warn(f"Left out, {len(bad)} that cannot be read: {'; '.join(bad[:3])}",
+                      stacklevel=2)
+    return models
 
 
 def _stored_model(name: str, seed: int, files: dict[str, Any], root: Root) -> StoredModel:
@@ -105,8 +116,8 @@ def _stored_model(name: str, seed: int, files: dict[str, Any], root: Root) -> St
         recipe = record.get("made_from", {}).get("recipe", {})
         reports = [Report.from_json(row) for row in record.get("reports", [])]
         method = recipe.get("method", {}).get("name", "")
-        if any(not r.eps >= 0 for r in reports):
-            raise CourseError("a budget is negative")
+        if any(min(r.bnd.wrong) < 0 for r in reports):
+            raise CourseError("a class is wrong less often under attack than without")
     except (CourseError, AttributeError, TypeError) as e:
         raise CourseError(f"{name}: its record is damaged ({e}). Restore it or make it "
                           "again.") from None
@@ -162,30 +173,71 @@ def load_scores(name: str, *, seed: int = 0, root: Root = None) -> list[dict[str
     return list(load_record(name, seed=seed, root=root).get("scores", []))
 
 
+def combine(reports: Iterable[Report], ignore: str = "") -> list[Report]:
+    """The reports with their classes in the first one's order, so that they can be compared.
+
+    They share their classes (by name), the images of each, attack and budget; an attack without a
+    name is any. `ignore` names facts that may differ, such as "attack budget".
+    """
+    if not (reports := list(reports)):
+        raise CourseError("There is no report; give one or more, such as load_report(name).")
+    facts = [{"classes": ", ".join(sorted(r.classes) if len({*r.classes}) == len(r.classes) else
+                                   r.classes),  # classes of one name have only their place
+              "images": ", ".join(f"{n} {c}" for c, n in images_of(r)),
+              "attack": r.attack, "budget": budget(r.eps)} for r in reports]
+    for what, given in ((w, dict.fromkeys(f[w] for f in facts if f[w])) for w in [*facts[0]]):
+        if len(given) > 1 and what not in ignore:
+            raise CourseError(f"The reports differ in their {what}: {' / '.join(given)}. Give "
+                              "reports of the same classes, images, attack and budget.")
+    return [_in_order(r, reports[0].classes) for r in reports]
+
+
+def _in_order(report: Report, classes: tuple[str, ...]) -> Report:
+    if report.classes == classes:
+        return report
+    at = [report.classes.index(c) for c in classes]
+    nat, rob, flips = (Errors(tuple(e.wrong[i] for i in at), tuple(e.counts[i] for i in at))
+                       for e in (report.nat, report.rob, report.flips or report.nat))
+    return replace(report, nat=nat, rob=rob, flips=report.flips and flips, classes=classes)
+
+
+def images_of(report: Report) -> tuple[tuple[str, int], ...]:
+    """What a report's images are known by: how many of each class."""
+    return tuple(sorted(zip(report.classes, report.nat.counts, strict=True)))
+
+
 def by_images(reports: Sequence[Report], attack: str, eps: float) -> dict[tuple[int, ...], Report]:
     """The reports of an attack ("" is any) with this budget, by their images per class."""
     return {r.nat.counts: r for r in reversed(reports)
             if not attack or (r.attack == attack and abs(r.eps - eps) < 1e-6)}
 
 
+def columns(models: Mapping[K, Sequence[Report]], attack: str, eps: float,
+            size: int | None = None) -> list[dict[K, Report]]:
+    """The models' reports under an attack, those on the same images together: first those on the
+    images that most models share, then on the most. With `size`, only those on so many images."""
+    found: dict[Any, dict[K, Report]] = {}
+    for key, mine in models.items():
+        for report in by_images(mine, attack, eps).values():
+            if size in (None, sum(report.nat.counts)):
+                found.setdefault(images_of(report), {})[key] = report
+    order = sorted(found, key=lambda n: (len(found[n]), sum(k for _, k in n)), reverse=True)
+    return [dict(zip(found[n], combine(found[n].values(), "attack budget"), strict=True))
+            for n in order]
+
+
 def alike(models: Mapping[K, Sequence[Report]], attack: str, eps: float,
           size: int | None = None) -> dict[K, Report]:
-    """A report of each model, all on the same images: those that most models share, then the most
-    images. With `size`, on exactly so many images."""
-    stored = {k: by_images(reports, attack, eps) for k, reports in models.items()}
-    shared = Counter(n for mine in stored.values() for n in mine if size in (None, sum(n)))
-    best = max(shared, key=lambda n: (shared[n], sum(n)), default=())
-    return {k: mine[best] for k, mine in stored.items() if best in mine}
+    """A report of each model, all on the same images: the first of `columns`."""
+    return next(iter(columns(models, attack, eps, size)), {})
 
 
 def reports(name: str, attack: str = "pgd20", eps: float = 8 / 255, *, images: int | None = None,
             root: Root = None) -> dict[int, Report]:
     """The stored reports of a recipe by seed, all on the same images (on so many, with `images`);
     empty where there are none."""
-    seeds = manifest(root).get(name, {})
-    models = {int(seed): _stored_model(name, int(seed), seeds[seed], root).reports
-              for seed in sorted(seeds, key=int)}
-    return alike(models, attack, eps, images)
+    models = stored_models(root, name) if name in manifest(root) else []
+    return alike({m.seed: m.reports for m in models if m.name == name}, attack, eps, images)
 
 
 def load_reports(name: str, *, attack: str = "pgd20", eps: float = 8 / 255,
@@ -227,107 +279,51 @@ def stored_reports(root: Root = None, names: Sequence[str] = ()) -> list[dict[st
 
 
 def figures(models: Mapping[K, Sequence[Report]]) -> dict[K, dict[str, float]]:
-    """The errors of each model by title; those of one title are on the same images."""
+    """The errors of each model by title; those of one title are on the same images. AutoAttack on
+    other images than most models had has a title of its own, which says how many."""
     table: dict[K, dict[str, float]] = {key: {} for key in models}
     for title, kind, attack, eps in FIGURES:
-        for key, report in alike(models, attack, eps / 255).items():
-            errors = getattr(report, kind)
-            table[key] |= {f"{title} avg": errors.mean, f"{title} worst": errors.worst,
-                           f"{title} images": sum(errors.counts)}
+        found = columns(models, attack, eps / 255)
+        for n, column in enumerate(found if attack == "autoattack" else found[:1]):
+            for key, report in column.items():
+                errors = getattr(report, kind)
+                more = f", {sum(errors.counts):,} images" * bool(n)
+                table[key] |= {f"{title} avg{more}": errors.mean,
+                               f"{title} worst{more}": errors.worst,
+                               f"{title} images{more}": sum(errors.counts)}
     return table
 
 
-def list_models(root: Root = None) -> DataFrame:
-    """One row per stored model: recipe, seed, data, method, errors on the test set in percent, and
-    the size of its weights and where they are."""
-    import pandas as pd
-
-    rows, files = [], model_files(root)
-    for m in stored_models(root):
-        errors = figures({0: m.reports})[0]
-        rows.append({"recipe": m.name, "seed": m.seed, "data": m.data, "method": m.method,
-                     **{t: round(100 * errors[t], 2) for t in TITLES if t in errors},
-                     "AutoAttack images": errors.get("AutoAttack 8/255 images"),
-                     **files.place(m.files.get("weights"))})
-    titles = [t for t in TITLES if not t.startswith("robust 16")]
-    columns = ["recipe", "seed", "data", "method", *titles, "AutoAttack images", "bytes", "where"]
-    return pd.DataFrame(rows, columns=columns).dropna(axis="columns", how="all")
-
-
-def results(*patterns: str, root: Root = None) -> DataFrame:
-    """One row per recipe: errors as mean ± standard deviation over seeds.
-
-    `patterns` such as "exp1" or "exp2/rew*" choose recipes. AutoAttack ran on n images per class ×
-    seeds; "!" marks recipes where PGD-20 misses more than 5 points of a model's errors.
-
-    >>> print(results("exp1")["standard avg"][0])
-    11.44 ± 0.07
-    """
-    import pandas as pd
-
-    rows = []
-    examined = [m for m in stored_models(root, *patterns) if m.reports]  # a trial has no report
-    for name, group in groupby(examined, key=lambda m: m.name):
-        first, *_ = models = list(group)
-        by_seed = {m.seed: m.reports for m in models}
-        row = {"model": name, "data": first.data, "classes": len(first.reports[0].classes),
-               "seeds": len(models), **over_seeds(pd.DataFrame(figures(by_seed)))}
-        if strong := list(alike(by_seed, "autoattack", 8 / 255).values()):
-            mark = " !" if any(map(flagged, by_seed.values())) else ""
-            row["n"] = f"{min(strong[0].nat.counts)} × {len(strong)}{mark}"
-        rows.append(row)
-    table = pd.DataFrame(rows, columns=["model", "data", "classes", "seeds", *TITLES, "n"])
-    return table.dropna(axis="columns", how="all")
-
-
-def over_seeds(errors: DataFrame, kind: type[Spread] = Spread) -> dict[str, Spread | None]:
-    """The spread of each title's errors, which are in one column per model."""
-    rows = {t: errors.loc[t].dropna() for t in TITLES if t in errors.index}
-    return {t: kind.of(row) if len(row) else None for t, row in rows.items()}
+def titles(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The titles of errors in rows of `figures`, in their order."""
+    given = sorted({title for row in rows for title in row})
+    return [t for base in TITLES for t in given if t == base or t.startswith(f"{base}, ")]
 
 
 def flagged(reports: Sequence[Report], eps: float = 8 / 255) -> bool:
-    """Does PGD-20 miss more than 5 points of this model's errors, on average or in the worst class?
-    Only reports on the same images are compared."""
+    """Does PGD-20 miss more than 5 points of this model's errors that AutoAttack finds, on average
+    or in the worst class? Only reports on the same images are compared."""
     strong, weak = (by_images(reports, attack, eps) for attack in ("autoattack", "pgd20"))
     pairs = [(strong[n].rob, weak[n].rob) for n in strong.keys() & weak.keys()]
     return any(max(s.mean - w.mean, s.worst - w.worst) > 0.05 + 1e-9 for s, w in pairs)
 
 
-class Difference(Spread):
-    """A paired difference over seeds, shown in points with its 95 % interval."""
-
-    def __str__(self) -> str:
-        interval = "" if self.n == 1 else f" [{100 * self.low:+.2f}, {100 * self.high:+.2f}]"
-        return f"{100 * self.mean:+.2f}{interval}"
-
-
-def compare(names: Sequence[str], *, root: Root = None) -> DataFrame:
-    """One row per figure: recipes side by side, and how each differs from the first.
-
-    The models of one figure saw the same images. Differences are taken seed by seed, because a seed
-    gives both the same first weights and order of images; they have 95 % t-intervals.
-    """
+def list_models(*patterns: str, root: Root = None) -> DataFrame:
+    """One row per stored model that fits a pattern such as "cifar10/*": recipe, seed, data, method,
+    errors on the test set in percent, and the size of its weights and where they are."""
     import pandas as pd
 
-    if isinstance(names, str) or len(names) < 2:
-        raise CourseError(f"compare was given {names!r}; give it a list of two names or more, such "
-                          "as those in list_models().")
-    stored = {name: seeds for name, seeds in manifest(root).items() if seeds}
-    for name in names:
-        pick(stored, name, "model")
-    models = [m for m in stored_models(root, *names) if m.name in names]
-    data = {m.name: m.data for m in models}
-    classes = {m.name: r.classes for m in models for r in m.reports}
-    if max(len({*data.values()} - {""}), len({*classes.values()})) > 1:
-        listed = ", ".join(f"{n} ({data[n]}, {len(classes.get(n, ()))} classes)" for n in names)
-        raise CourseError(f"compare was given models of different data sets or classes: {listed}. "
-                          "Give it models with the same.")
-    errors = pd.DataFrame(figures({(m.name, m.seed): m.reports for m in models}))
-    table = {name: over_seeds(errors[name]) for name in names}
-    table |= {f"{name} - {names[0]}": over_seeds(errors[name] - errors[names[0]], Difference)
-              for name in names[1:]}
-    return pd.DataFrame(table, dtype=object).rename_axis("figure")
+    rows, files = [], model_files(root)
+    for _, group in groupby(stored_models(root, *patterns), key=lambda m: m.name):
+        models = list(group)
+        errors = figures({m.seed: m.reports for m in models})
+        rows += [{"recipe": m.name, "seed": m.seed, "data": m.data, "method": m.method,
+                  **{t: round(100 * errors[m.seed][t], 2) for t in titles([errors[m.seed]])},
+                  "AutoAttack images": errors[m.seed].get("AutoAttack 8/255 images"),
+                  **files.place(m.files.get("weights"))} for m in models]
+    shown = [t for t in titles(rows) if not t.startswith("robust 16")]
+    head = ["recipe", "seed", "data", "method", *shown, "AutoAttack images", "bytes", "where"]
+    return pd.DataFrame(rows, columns=head).dropna(axis="columns", how="all")
 
 
 def budget(eps: float) -> str:

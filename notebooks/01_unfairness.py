@@ -225,7 +225,7 @@ plots.show(
 # The three figures as numbers, average and worst class, in percent, mean ± sample standard deviation over seeds:
 
 # %% tags=["nbval-check-output"]
-from course_lib.zoo import results
+from course_lib import results
 
 average = {(label, e): np.mean([r.rob.mean for r in at[label]]) for label in at_8 for e, at in ((8, at_8), (16, at_16))}
 assert abs(average["half attacked", 8] - average["all attacked", 8]) < 0.02  # band

@@ -10,6 +10,15 @@ from scipy.stats import binomtest, ttest_1samp
 
 from course_lib.errors import CourseError
 from course_lib.fairness import Errors, Report, Spread, class_spreads, t95, wilson
+from course_lib.tables import (
+    chance_range,
+    history,
+    interval,
+    permuted_ranges,
+    prediction,
+    verdict,
+)
+from course_lib.zoo import load_record
 from tests.helpers import THREE, report
 
 
@@ -119,7 +128,63 @@ A, B = Errors((1, 2, 3), (10, 10, 10)), Errors((1, 2, 3), (10, 10, 20))
     (lambda: Errors((11,), (10,)), "More wrong images than images"),
     (lambda: Report(A, B, THREE), "different images"),
     (lambda: Report(A, A, THREE[:2]), "2 class names for 3"),
+    (lambda: Report(report().bnd, Errors((-1, 0, 0), (10, 10, 20)), THREE), "not below 0"),
+    (lambda: Report(A, A, THREE, "pgd20", math.nan), "not below 0"),
 ])
 def test_errors_and_reports_that_cannot_be(make: Any, says: str) -> None:
     with pytest.raises(CourseError, match=says):
         make()
+
+
+def test_a_report_shows_itself_in_percent() -> None:
+    r = report(nat=(1, 5, 3), rob=(4, 9, 10), counts=(10, 10, 20))
+    assert repr(r).splitlines()[:3] == ["class  images standard robust boundary",
+                                        "  cat      10     10.0   40.0     30.0",
+                                        "  dog      10     50.0   90.0     40.0"]
+    assert "pgd20 8/255" in str(r) and "error 22.5, worst class dog" in str(r)
+    assert r._repr_html_().count("<tr") == 4 and r.frame()["robust"].tolist() == [40, 90, 50]
+
+
+def test_one_more_training_lies_in_the_prediction_interval_nineteen_times_in_twenty() -> None:
+    s = Spread.of([1, 2, 3, 4, 5])
+    assert prediction(s) == pytest.approx((3 - 2.7764 * math.sqrt(2.5 * 1.2),
+                                           3 + 2.7764 * math.sqrt(2.5 * 1.2)), abs=1e-3)
+    draws = np.random.default_rng(0).normal(size=(2000, 4))
+    ends = [prediction(Spread.of(row[:3])) for row in draws]
+    inside = np.mean([low <= x <= high for (low, high), x in zip(ends, draws[:, 3], strict=True)])
+    assert inside == pytest.approx(0.95, abs=0.015)
+    assert all(map(math.isnan, prediction(Spread.of([1]))))
+
+
+@pytest.mark.parametrize(("low", "high", "word"), [
+    (0.001, 0.2, "higher"), (-0.2, -0.001, "lower"), (-0.009, 0.01, "no difference"),
+    (-0.02, 0.005, "inconclusive"), (-0.3, 0.3, "inconclusive"), (0, 0.005, "no difference")])
+def test_a_verdict_in_one_word(low: float, high: float, word: str) -> None:
+    s = Spread((low + high) / 2, 0.1, low, high, 5)
+    assert verdict(s) == word and verdict(Spread.of([0.3])) == "one seed"
+    assert verdict(s, near=1) in {word, "no difference"}
+    assert interval(Spread(-0.1, 0.1, -0.25, 0.05, 5), sign="+") == "-10.0 [-25.0, +5.0]"
+
+
+def test_chance_alone_makes_a_range() -> None:
+    """Finding E3: ten equally hard classes, 1,000 images each, at 13.6 % and at 24 %."""
+    for p, average, often in ((136, 3.3, 4.8), (240, 4.2, 6.0)):
+        mean, point = chance_range(Errors((p,) * 10, (1000,) * 10))
+        assert (100 * mean, 100 * point) == pytest.approx((average, often), abs=0.11)
+    values, groups = np.arange(2000) % 1000 < 136, np.arange(2000) // 1000
+    ranges = permuted_ranges(values, groups, 500)
+    want = chance_range(Errors((136, 136), (1000, 1000)))
+    assert (ranges.mean(), np.quantile(ranges, 0.95)) == pytest.approx(want, rel=0.1)
+    assert permuted_ranges([1, 0], [0, 1], 5).tolist() == [1] * 5
+
+
+def test_history_is_the_mean_over_seeds() -> None:
+    frame = history("exp2/reweight-05", "lam0")
+    runs = [load_record("exp2/reweight-05", seed=s)["history"] for s in range(5)]
+    assert frame.loc[20, "Shirt"] == pytest.approx(np.mean([r[19]["state"]["lam0"][6]
+                                                            for r in runs]))
+    assert history("exp2/reweight-05", "rob").shape == (20, 10)
+    assert history("exp1/natural")["loss"].is_monotonic_decreasing
+    for call in (lambda: history("exp1/natural", "lam0"), lambda: history("exp1/naturel")):
+        with pytest.raises(CourseError, match="Unknown"):
+            call()

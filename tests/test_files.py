@@ -350,9 +350,9 @@ def release(root: Path, raw: bytes, **where: Any) -> None:
 def test_a_model_is_downloaded_once_and_then_in_the_cache(released: tuple[Path, bytes],
                                                           server: Server) -> None:
     root, raw = released
-    assert list(list_models(root)["where"]) == ["to download"]
+    assert list(list_models(root=root)["where"]) == ["to download"]
     assert same_weights(load_model("a/b", root=root), build("lenet5", classes=3))
-    (row,) = list_models(root).to_dict("records")
+    (row,) = list_models(root=root).to_dict("records")
     assert (row["where"], row["bytes"]) == ("cache", len(raw))
     (root / "release.json").unlink()
     assert same_weights(load_model("a/b", root=root), build("lenet5", classes=3))
@@ -373,7 +373,7 @@ def test_a_bundled_file_is_never_downloaded(released: tuple[Path, bytes], server
 def test_a_model_without_an_address_is_to_be_made(released: tuple[Path, bytes]) -> None:
     root, raw = released
     release(root, raw)
-    assert list(list_models(root)["where"]) == ["to make"]
+    assert list(list_models(root=root)["where"]) == ["to make"]
     for _ in range(2):
         with pytest.raises(CourseError,
                            match="is missing .*no address is known. Restore it .*make models"):
@@ -393,6 +393,6 @@ def test_only_a_hash_becomes_a_name(released: tuple[Path, bytes], sha256: Any, c
 def test_a_release_of_another_shape(released: tuple[Path, bytes], text: str) -> None:
     root, _ = released
     (root / "release.json").write_text(text)
-    for call in (lambda: load_model("a/b", root=root), lambda: list_models(root)):
+    for call in (lambda: load_model("a/b", root=root), lambda: list_models(root=root)):
         with pytest.raises(CourseError, match="release.json"):
             call()

@@ -126,18 +126,21 @@ def test_whiskers_are_wilson_for_one_model_and_student_over_seeds() -> None:
     assert right.get_ylim()[1] >= 93  # panels that share an axis show their bars to the top
 
 
-OTHER = Report(report().nat, report().rob, FASHION[::-1])
+OTHER = Report(report().nat, report().rob, (*FASHION[1:], "Cap"))
 
 
 @pytest.mark.parametrize(("call", "says"), [
     (lambda: plots.class_bars({}), "No model to draw"),
     (lambda: plots.class_bars({"m": []}), "No model to draw"),
-    (lambda: plots.class_bars(report()), "No model to draw"),
+    (lambda: plots.class_bars("exp1/natural"), "No model to draw"),
+    (lambda: plots.class_bars({"m": [report(), "pgd-at"]}), "No model to draw"),
     (lambda: plots.class_bars({"m": report()}, kind="clean"), "Unknown kind of error 'clean'"),
     (lambda: plots.class_bars({"m": report()}, kind=["nat", "rob"]), "2 kinds of error for 1 mo"),
-    (lambda: plots.class_bars({"m": report(), "n": OTHER}), "2 lists of classes"),
-    (lambda: plots.cost_of_robustness(seeds(), [OTHER] * 3), "2 lists of classes"),
-    (lambda: plots.budget_curves({0.0: report(), 0.1: OTHER}), "2 lists of classes"),
+    (lambda: plots.class_bars({"m": report(), "n": OTHER}), "differ in their classes"),
+    (lambda: plots.cost_of_robustness(seeds(), [OTHER] * 3), "differ in their classes"),
+    (lambda: plots.budget_curves({0.0: report(), 0.1: OTHER}), "differ in their classes"),
+    (lambda: plots.cost_of_robustness(seeds(), seeds()[:2]), "3 natural reports for 2 robust"),
+    (lambda: plots.budget_curves({}), "no report"), (lambda: plots.difficulty([]), "no report"),
     (lambda: plots.bars({}, ["men", "women"], ylabel=""), "Nothing to draw over 2 names"),
     (lambda: plots.bars({"A": [0.1], "B": [0.1, 0.2]}, ["men", "women"], ylabel=""),
      "1 values of A, 2 values of B to draw over 2 names"),

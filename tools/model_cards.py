@@ -3,6 +3,7 @@ records: python -m tools.model_cards"""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,16 +12,15 @@ from typing import Any
 from course_lib.errors import CourseError
 from course_lib.fairness import Report, Spread
 from course_lib.zoo import (
-    TITLES,
     budget,
     figures,
     manifest,
     markdown,
     model_files,
     models_dir,
-    stored_models,
+    titles,
 )
-from tools.common import write
+from tools.common import every_model, write
 
 Records = dict[str, dict[int, dict[str, Any]]]  # recipe -> seed -> record without its history
 
@@ -51,7 +51,7 @@ trained on keep their makers' licences: see
 
 def collected(root: Path | None = None) -> Records:
     records: Records = {}
-    for model in stored_models(root):
+    for model in every_model(root):
         records.setdefault(model.name, {})[model.seed] = model.record
     return records
 
@@ -161,16 +161,16 @@ def told(what: Any) -> str:
 def reports(name: str, records: Mapping[int, dict[str, Any]]) -> str:
     """Mean, standard deviation and interval over seeds of every figure."""
     stored = {seed: [*map(Report.from_json, r.get("reports", []))] for seed, r in records.items()}
-    found = {seed: figures({0: reports})[0] for seed, reports in stored.items()}
+    found = figures(stored)
     lines = [["error", "mean", "standard deviation", "95 % interval", "seeds", "examples"]]
-    for title in TITLES:
+    for title in titles(found.values()):
         if values := {s: f[title] for s, f in found.items() if title in f}:
             spread = Spread.of(values.values())
             wide = ["", ""] if spread.n == 1 else [percent(spread.sd), f"{percent(spread.low)} to "
                                                    f"{percent(spread.high)}"]
-            many = sorted({int(found[s][f"{title.rpartition(' ')[0]} images"]) for s in values})
-            lines.append([title, percent(spread.mean), *wide, ranges(list(values)),
-                          " or ".join(f"{n:,}" for n in many)])
+            first, _, more = re.split(" (avg|worst)", title)
+            images = int(found[min(values)][f"{first} images{more}"])
+            lines.append([title, percent(spread.mean), *wide, ranges(list(values)), f"{images:,}"])
     return markdown(lines, "error", "seeds") if len(
         lines) > 1 else "It was measured on validation data only."
 

@@ -18,7 +18,8 @@ from PIL.PngImagePlugin import PngInfo
 
 from course_lib import RECIPES, plots
 from course_lib.fairness import class_spreads
-from course_lib.zoo import load_reports, manifest, markdown, results
+from course_lib.tables import overview
+from course_lib.zoo import load_reports, manifest, markdown
 from tools.addresses import badges
 from tools.common import ROOT, ToolError, address, sources, write
 
@@ -62,7 +63,8 @@ def headline(prefix: str) -> list[list[Any]]:
     names = [n for n in manifest() if re.match(prefix, n) and n in RECIPES and RECIPES[n].weights]
     if not names:
         return []
-    found = results(*names).drop(columns=["data", "classes"]).fillna("")
+    found = overview(*names).drop(columns=["data", "classes"]).fillna("")
+    found = found.loc[:, [" images" not in title for title in found]]  # they are in the cards
     return [list(found.columns), *found.values.tolist()]
 
 

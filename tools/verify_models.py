@@ -34,7 +34,8 @@ from course_lib.files import cache_dir, inside
 from course_lib.lab.publish import publish
 from course_lib.machine import keep_memory, one_thread
 from course_lib.recipes import run, stored_name
-from course_lib.zoo import budget, entry, load_model, load_record, models_dir, stored_models
+from course_lib.zoo import budget, entry, load_model, load_record, models_dir
+from tools.common import every_model
 
 ROUNDING, POINTS = 2, 0.003  # images of a class; share of errors
 EMBEDDED = {"cifar10": 2000}  # how many of the test images; of the other data sets all of them
@@ -49,7 +50,7 @@ def tasks(patterns: Iterable[str] = (), root: Path | None = None,
     """Every stored report of a bundled model that can be made again; not `fetched`, on the images
     that come with the course."""
     root, wanted, found = root or models_dir(), tuple(patterns), []
-    for model in stored_models(root):
+    for model in every_model(root):
         path = inside(root, model.files.get("weights", {}).get("file"))
         if path is None or not os.path.isfile(path) or not model.name.startswith(wanted or ""):
             continue

@@ -40,7 +40,8 @@ def go(tmp_path: Path, *patterns: str, **words: Any) -> list[dict[str, Any]]:
 
 
 def stored(tmp_path: Path) -> Calls:
-    return [(r["recipe"], r["seed"]) for r in list_models(tmp_path / "models").to_dict("records")]
+    rows = list_models(root=tmp_path / "models").to_dict("records")
+    return [(r["recipe"], r["seed"]) for r in rows]
 
 
 def contents(tmp_path: Path) -> dict[Path, bytes]:
@@ -85,8 +86,8 @@ def test_a_sweep_trains_stores_and_then_skips(tmp_path: Path, trained: Calls) ->
     records = go(tmp_path)
     assert trained == ALL and sorted((r["recipe"], r["seed"]) for r in records) == ALL
     assert stored(tmp_path) == ALL
-    assert [r["bytes"] > 0 for r in list_models(tmp_path / "models").to_dict("records")] == [True,
-        True, False, False]
+    sizes = list_models(root=tmp_path / "models")["bytes"]
+    assert [size > 0 for size in sizes] == [True, True, False, False]
     before, again = contents(tmp_path), go(tmp_path)
     assert trained == ALL and again == records
     assert contents(tmp_path) == before
