@@ -101,6 +101,7 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
     data (split alike for every `seed`), `models` the stored models.
     """
     from course_lib.checkpoints import Store
+    from course_lib.files import check_writable
     from course_lib.machine import device
 
     recipe, label = pick(resolve(TABLE), name, "recipe"), stored_name(name, limit, epochs)
@@ -121,6 +122,8 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
         train, copies = recipe.copies.join(train, *earlier[recipe.copies.of], seed)
         place, about = f"{place}-copies-{copies['copies']['weights']}", about | copies
     store = Store(Path(out) / place, mirror=None if mirror is None else Path(mirror) / place)
+    # three checkpoints and one that is being written, each of the weights and two moments
+    check_writable(Path(out), 12 * sum(tensor.nbytes for tensor in model.state_dict().values()))
     wants, part = recipe.method.wants_report, slice(0, recipe.validation_images)
     validate = None if not wants or recipe.method.update_every is None else partial(
         _validate, data.val.take(part), recipe.validation, wants == "flips")

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -95,8 +96,16 @@ def stored_models(root: Root = None, *patterns: str) -> list[StoredModel]:
     """All stored models, or those whose names match a pattern such as "exp1" or "exp2/rew*"."""
     stored = manifest(root)
     names = sorted(matching(stored, patterns) if patterns else stored)
-    return [_stored_model(name, int(seed), stored[name][seed], root)
-            for name in names for seed in sorted(stored[name], key=int)]
+    return [model for name in names for model in _seeds(name, stored[name], root)]
+
+
+def _seeds(name: str, seeds: Mapping[str, dict[str, Any]], root: Root) -> Iterator[StoredModel]:
+    """The models of a recipe, seed by seed. One that cannot be read is skipped with a warning."""
+    for seed in sorted(seeds, key=int):
+        try:
+            yield _stored_model(name, int(seed), seeds[seed], root)
+        except CourseError as e:
+            warnings.warn(f"{name}, seed {seed}, is skipped. {e}", stacklevel=3)
 
 
 def _stored_model(name: str, seed: int, files: dict[str, Any], root: Root) -> StoredModel:
@@ -183,8 +192,7 @@ def reports(name: str, attack: str = "pgd20", eps: float = 8 / 255, *, images: i
     """The stored reports of a recipe by seed, all on the same images (on so many, with `images`);
     empty where there are none."""
     seeds = manifest(root).get(name, {})
-    models = {int(seed): _stored_model(name, int(seed), seeds[seed], root).reports
-              for seed in sorted(seeds, key=int)}
+    models = {model.seed: model.reports for model in _seeds(name, seeds, root)}
     return alike(models, attack, eps, images)
 
 
@@ -318,6 +326,9 @@ def compare(names: Sequence[str], *, root: Root = None) -> DataFrame:
         pick(stored, name, "model")
     models = [m for m in stored_models(root, *names) if m.name in names]
     data = {m.name: m.data for m in models}
+    if unread := [name for name in names if name not in data]:
+        raise CourseError(f"No record of {', '.join(unread)} can be read. Restore it or make it "
+                          "again.")
     classes = {m.name: r.classes for m in models for r in m.reports}
     if max(len({*data.values()} - {""}), len({*classes.values()})) > 1:
         listed = ", ".join(f"{n} ({data[n]}, {len(classes.get(n, ()))} classes)" for n in names)
