@@ -99,8 +99,8 @@ class Mirror(Folder):
                 self.copy(*offered)
                 failed, self.failing, self._silent = None, "", False
             except Exception as error:  # nothing must end the thread, or the training
-                self.failing = self.failure(error)
-                self.failures.add(self.failing)
+                self.failing = getattr(error, "strerror", None) or str(error)
+                self.failures.add(self.failure(error))
                 failed = offered
 
     def copy(self, key: Key, data: bytes) -> None:

@@ -192,9 +192,12 @@ class Store:
             self.folder.write_atomic(str(key), data)
         except OSError as error:
             self._failed = error.strerror or str(error)
-            raise SaveError(f"Step {step} is not saved in {self.dir}: {self._failed}."
-                            f"{self._copied()} Earlier checkpoints are unchanged. If the disk is "
-                            "full, make space.") from None
+            place, also = self.mirror and self.mirror.path, self.mirror and self.mirror.failing
+            copy = (f" The copy in {place} fails, too: {also}." if also else
+                    f" It is copied to {place} only." if place else "")
+            raise SaveError(f"Step {step} is not saved in {self.dir}: {self._failed}.{copy} "
+                            "Earlier checkpoints are unchanged. If the disk is full, make space."
+                            ) from None
         self.folder.verdicts[key] = True
         try:
             self.folder.prune()
@@ -203,13 +206,6 @@ class Store:
                        f"({error.strerror or error}); they only take up space.")
         if self.mirror:
             self._warn(*self.mirror.failures)
-
-    def _copied(self) -> str:
-        """What becomes of a checkpoint that is not saved locally."""
-        if self.mirror is None:
-            return ""
-        return (f" Nor is it saved elsewhere: {self.mirror.failing}" if self.mirror.failing else
-                f" It is copied to {self.mirror.path} only.")
 
     def fresh(self) -> Store:
         """A new, empty store beside this one, dir-2, dir-3 and so on, and its mirror alike."""
