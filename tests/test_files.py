@@ -27,7 +27,7 @@ from course_lib.files import (
 )
 from course_lib.lab.publish import add_file, publish
 from course_lib.models import build
-from course_lib.zoo import list_models, load_model, load_record, manifest
+from course_lib.zoo import list_models, load_model, manifest
 from tests.helpers import THREE, report, same_weights
 
 RECORD = {"made_from": {"model": "lenet5", "classes": list(THREE)}, "reports": [report().to_json()]}
@@ -71,27 +71,6 @@ def test_one_writer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         for each in threads:
             step(each)
     assert len(manifest(tmp_path)["a/d"]) == 20
-
-
-@pytest.mark.parametrize("error", [OSError(37, "No locks available"), NotImplementedError("flock")])
-def test_a_disk_without_locks_is_written_with_a_warning(tmp_path: Path, error: Exception,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: Any, **__: Any) -> None:
-        raise error
-
-    monkeypatch.setattr("filelock.FileLock.acquire", none)
-    with pytest.warns(UserWarning, match="cannot be locked .*Let only one process write"):
-        publish("a/b", 0, None, RECORD, tmp_path)
-    assert load_record("a/b", root=tmp_path) == RECORD
-
-
-def test_a_link_is_not_locked_through(tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / ".lock").symlink_to(tmp_path / "mine")
-    with pytest.raises(CourseError, match="Cannot write"):
-        publish("a/b", 0, None, RECORD, tmp_path / "models")
-    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_inside(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class Mirror(Folder):
         self._next: tuple[Key, bytes] | None = None
         self._thread: threading.Thread | None = None
         self._change = threading.Condition()
-        with suppress(OSError):
+        with suppress(OSError):  # which `failures` has
             self.answer(self._find_disk)
 
     def answer(self, call: Callable[[], T]) -> T:

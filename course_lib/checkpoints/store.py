@@ -195,8 +195,8 @@ class Store:
             place, also = self.mirror and self.mirror.path, self.mirror and self.mirror.failing
             copy = (f" The copy in {place} fails, too: {also}." if also else
                     f" It is copied to {place} only." if place else "")
-            raise SaveError(f"Step {step} is not saved in {self.dir}: {self._failed}.{copy} "
-                            "Earlier checkpoints are unchanged. If the disk is full, make space."
+            raise SaveError(f"Step {step} is not saved in {self.dir}: {self._failed}.{copy} Make "
+                            "space if the disk is full. Earlier checkpoints are unchanged."
                             ) from None
         self.folder.verdicts[key] = True
         try:

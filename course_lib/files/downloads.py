@@ -13,8 +13,9 @@ import shutil
 import threading
 import urllib.request
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from course_lib.errors import CourseError
 from course_lib.files.atomic import write_together
@@ -28,29 +29,21 @@ T = TypeVar("T")
 def within(seconds: float, call: Callable[[], T], heart: Callable[[], Any] = lambda: None) -> T:
     """What `call` returns, in a thread of its own. TimeoutError where it takes longer than that,
     and longer than that since `heart` last gave another value. Such a thread is left behind."""
-    answers: list[tuple[T | None, BaseException | None]] = []
-    done = threading.Event()
+    answers: list[Future[T]] = [Future()]
 
     def work() -> None:
         try:
-            answers.append((call(), None))
+            answers[0].set_result(call())
         except BaseException as e:
-            answers.append((None, e))
-        done.set()
+            answers[0].set_exception(e)
 
     threading.Thread(target=work, daemon=True).start()
     beat = heart()
-    while not done.wait(seconds):
+    while not wait(answers, seconds).done:
         before, beat = beat, heart()
         if beat == before:
             raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
-    answer, error = answers.pop()
-    try:
-        if error is not None:
-            raise error
-        return cast(T, answer)
-    finally:
-        del error  # it holds this frame, which held it
+    return answers.pop().result()  # an error in it holds this frame: no ring
 
 
 def cache_dir() -> Path:
