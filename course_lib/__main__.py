@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -189,6 +190,9 @@ def in_words() -> Iterator[None]:
 def main(argv: Sequence[str] | None = None) -> int:
     options = vars(parser().parse_args(argv))
     command, as_json = options.pop("command"), options.pop("json")
+    for stream in (sys.stdout, sys.stderr):  # a terminal may lack ± and ×
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     as_markdown = options.pop("markdown", False)
     from course_lib.errors import CourseError, CourseWarning, resolve
     from course_lib.machine import keep_memory

@@ -120,7 +120,7 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
     if recipe.copies:
         train, copies = recipe.copies.join(train, *earlier[recipe.copies.of], seed)
         place, about = f"{place}-copies-{copies['copies']['weights']}", about | copies
-    store = Store(Path(out) / place, mirror=None if mirror is None else Path(mirror) / place)
+    store = Store(_with_room(Path(out), model) / place, mirror and Path(mirror) / place)
     wants, part = recipe.method.wants_report, slice(0, recipe.validation_images)
     validate = None if not wants or recipe.method.update_every is None else partial(
         _validate, data.val.take(part), recipe.validation, wants == "flips")
@@ -130,6 +130,15 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
     return trained, {"recipe": label, "seed": seed, "seconds": round(trained.seconds, 1),
                      "made_from": about,
                      **_reports(recipe, trained.model, data, progress), "history": trained.history}
+
+
+def _with_room(out: Path, model: nn.Module) -> Path:
+    """The folder, if three checkpoints and a fourth that is being written fit in. Each holds the
+    weights and two moments."""
+    from course_lib.files import check_writable
+
+    check_writable(out, 12 * sum(tensor.nbytes for tensor in model.state_dict().values()))
+    return out
 
 
 def _validate(val: Split, attack: PGD, flips: bool, model: nn.Module, at: Step) -> Report:

@@ -8,6 +8,7 @@ import itertools
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,12 @@ from course_lib.attacks import PGD
 from course_lib.data import LOADERS, Dataset, Split, load
 from course_lib.experiments import RECIPES
 from course_lib.fairness import Errors, Report
+from course_lib.files import Entries
 from course_lib.methods import METHODS
 from course_lib.models import build
 from course_lib.recipes import Recipe
 from course_lib.training import Optim, fit
+from course_lib.zoo import model_files
 
 THREE = ("cat", "dog", "frog")
 
@@ -169,3 +172,17 @@ def with_tiny_recipes(patch: pytest.MonkeyPatch) -> None:
 def network_of(recipe: Recipe) -> nn.Module:
     """An untrained network of the recipe's kind."""
     return build(recipe.model, classes=len(load(recipe.dataset).classes))
+
+
+def drop_weights(name: str, seed: int, root: Path | None = None) -> None:
+    """Keep the record alone, with the reports and scores in it."""
+    dropped: list[Path] = []
+
+    def edit(entries: Entries) -> dict[str, bytes]:
+        if row := entries[name][str(seed)].pop("weights", None):
+            dropped.append(model_files(root).folder / row["file"])
+        return {}
+
+    model_files(root).change(edit)
+    for path in dropped:
+        path.unlink()

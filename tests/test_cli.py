@@ -12,10 +12,10 @@ from course_lib.__main__ import COMMANDS, OPTIONS, in_shell_words, main
 from course_lib.attacks import PGD
 from course_lib.evaluation import NAMED, evaluate, named
 from course_lib.experiments import RECIPES
-from course_lib.lab.publish import drop_weights, publish
+from course_lib.lab.publish import publish
 from course_lib.lab.score import PLANS, Plan, Search
 from course_lib.zoo import load_model
-from tests.helpers import network_of, report, tiny_dataset, with_tiny_recipes
+from tests.helpers import drop_weights, network_of, report, tiny_dataset, with_tiny_recipes
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from course_lib.files import (
 )
 from course_lib.lab.publish import add_file, publish
 from course_lib.models import build
-from course_lib.zoo import list_models, load_model, load_record, manifest
+from course_lib.zoo import list_models, load_model, manifest
 from tests.helpers import THREE, report, same_weights
 
 RECORD = {"made_from": {"model": "lenet5", "classes": list(THREE)}, "reports": [report().to_json()]}
@@ -59,7 +59,8 @@ def test_one_writer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         thread.join(0.2)
         assert not done
         monkeypatch.setattr(atomic, "WAIT", 0.1)
-        with pytest.raises(CourseError, match="has locked .* for 0.1 seconds. Wait until"):
+        with (pytest.raises(CourseError, match="has locked .* for 0.1 seconds. Wait until"),
+              pytest.warns(UserWarning, match="has locked .* We wait until it is done")):
             publish("a/c", 0, None, RECORD, tmp_path)
         monkeypatch.undo()
     thread.join()
@@ -72,31 +73,10 @@ def test_one_writer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(manifest(tmp_path)["a/d"]) == 20
 
 
-@pytest.mark.parametrize("error", [OSError(37, "No locks available"), NotImplementedError("flock")])
-def test_a_disk_without_locks_is_written_with_a_warning(tmp_path: Path, error: Exception,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: Any, **__: Any) -> None:
-        raise error
-
-    monkeypatch.setattr("filelock.FileLock.acquire", none)
-    with pytest.warns(UserWarning, match="cannot be locked .*let only one process write"):
-        publish("a/b", 0, None, RECORD, tmp_path)
-    assert load_record("a/b", root=tmp_path) == RECORD
-
-
-def test_a_link_is_not_locked_through(tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / ".lock").symlink_to(tmp_path / "mine")
-    with pytest.raises(CourseError, match="Cannot write"):
-        publish("a/b", 0, None, RECORD, tmp_path / "models")
-    assert (tmp_path / "mine").read_text() == "mine"
-
-
 def test_inside(tmp_path: Path) -> None:
-    (tmp_path / "out").symlink_to("/etc")
-    assert inside(tmp_path, "a/../b") == (tmp_path / "b").resolve()
-    for file in ("", ".", "..", "/etc", "out/passwd", "a\0", None, 5):
+    (tmp_path / "out").symlink_to("/etc/passwd")
+    assert inside(tmp_path, "a/./b") == tmp_path / "a" / "b"
+    for file in ("", ".", "..", "a/../b", "/etc", "out", "a\0", None, 5):
         assert inside(tmp_path, file) is None
 
 
@@ -274,11 +254,12 @@ def test_a_write_that_fails_leaves_nothing(server: Server, cache: Path, call: st
         raise error
 
     monkeypatch.setattr(atomic.os, call, fail)
-    for write in (lambda: get(at(server, "good")), lambda: write_together({cache / "1": b"one"})):
-        with pytest.raises((CourseError, KeyboardInterrupt)) as caught:
-            write()
-        assert everything(cache) == {}
-        assert caught.type is KeyboardInterrupt or "Cannot write" in str(caught.value)
+    with pytest.raises((CourseError, KeyboardInterrupt)) as caught:
+        write_together({cache / "1": b"one"})
+    assert caught.type is KeyboardInterrupt or "Cannot write" in str(caught.value)
+    if caught.type is not KeyboardInterrupt:  # a cache that takes nothing is no harm
+        assert get(at(server, "good")) == GOOD
+    assert everything(cache) == {}
 
 
 @pytest.fixture

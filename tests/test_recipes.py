@@ -225,6 +225,6 @@ def test_bad_input(words: dict[str, Any], say: str, tmp_path: Path) -> None:
 
 def test_nowhere_to_write(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(CourseError, match="Choose a folder that you may write to"):
+    with pytest.raises(CourseError, match="choose a folder you may write to"):
         run(FIRST, 0, tmp_path / "file", progress=False)
     assert (tmp_path / "file").read_text() == "mine"

@@ -15,7 +15,7 @@ from torch import nn
 
 from course_lib.errors import CourseError
 from course_lib.fairness import Report, Spread
-from course_lib.lab.publish import add_reports, drop_weights, publish
+from course_lib.lab.publish import add_reports, publish
 from course_lib.models import build
 from course_lib.tables import compare, overview, results, spread
 from course_lib.zoo import (
@@ -32,7 +32,7 @@ from course_lib.zoo import (
     reports,
     stored_reports,
 )
-from tests.helpers import THREE, report, same_weights
+from tests.helpers import THREE, drop_weights, report, same_weights
 
 NAME = "exp1/natural"
 
@@ -332,10 +332,6 @@ def test_weights_go_and_the_record_stays(root: Path) -> None:
     with pytest.raises(CourseError, match=rf"Only the record of {NAME} \(seed 1\) is stored; its "
                                           f"weights are not. Train it: .* train {NAME} --seed 1"):
         load_model(NAME, seed=1, root=root)
-    point(root, "weights", file="../outside")
-    (root.parent / "outside").write_text("mine")
-    drop_weights(NAME, 0, root)
-    assert (root.parent / "outside").read_text() == "mine"
 
 
 def test_publishing_again_replaces_one_seed_and_leaves_the_others(root: Path) -> None:

@@ -12,25 +12,52 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from course_lib.checkpoints.disk import RECORD, Folder, Key
+from course_lib.files import within
+
+T = TypeVar("T")
 
 
 class Mirror(Folder):
     """Copies to `path`, in the background, the checkpoint that is newest when it has time."""
+
+    patience = 20.0  # seconds without an answer or a byte, until training goes on without it
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.record = b""  # the text of store.json, written before the first checkpoint
         self.verified = -1  # the newest step that was read back from there
         self.failures: set[str] = set()  # the training's thread warns of them
-        self.anchor = next(parent for parent in path.absolute().parents
-                           if _device(parent) is not None)
-        self._device = _device(self.anchor)
+        self.failing = ""  # why the last copy failed
+        self.anchor: Path | None = None  # the folder of Drive, or above it, that is there
+        self._device: int | None = None
+        self._silent = False
         self._next: tuple[Key, bytes] | None = None
         self._thread: threading.Thread | None = None
         self._change = threading.Condition()
+        with suppress(OSError):  # which `failures` has
+            self.answer(self._find_disk)
+
+    def answer(self, call: Callable[[], T]) -> T:
+        """What a call returns; TimeoutError where the disk is silent, now or since it last was."""
+        if self._silent:
+            raise TimeoutError(errno.ETIMEDOUT, f"no answer in {self.patience:g} s")
+        try:
+            return within(self.patience, call, lambda: self.chunks)
+        except TimeoutError as error:
+            self._silent = True
+            self.failures.add(self.failure(error))
+            raise
+
+    def _find_disk(self) -> None:
+        self.anchor = next(parent for parent in self.path.absolute().parents
+                           if _device(parent) is not None)
+        self._device = _device(self.anchor)
 
     def offer(self, key: Key, data: bytes) -> None:
         """Copy this one when there is time, instead of one that still waits. Returns at once."""
@@ -70,23 +97,36 @@ class Mirror(Folder):
                     return
             try:
                 self.copy(*offered)
-                failed = None
+                failed, self.failing, self._silent = None, "", False
             except Exception as error:  # nothing must end the thread, or the training
+                self.failing = getattr(error, "strerror", None) or str(error)
                 self.failures.add(self.failure(error))
                 failed = offered
 
     def copy(self, key: Key, data: bytes) -> None:
         """One complete copy; OSError when any of it fails. Every step may be repeated."""
-        if _device(self.anchor) != self._device:  # an unmounted Drive is an empty local folder
+        self.begin()
+        self.write_once(str(key), data)
+        self.verdicts[key] = True
+        self.verified = max(self.verified, key.step)
+        self.prune(truncate=True)
+
+    def try_out(self) -> None:
+        """OSError unless the folder takes a file."""
+        self.begin()
+        self.write_new(name := f".tmp-{os.getpid()}", b"?")
+        self.disk.unlink(self.path / name)
+
+    def begin(self) -> None:
+        """Make the folder and its store.json; OSError where that is not possible."""
+        if self.anchor is None:
+            self._find_disk()
+        elif _device(self.anchor) != self._device:  # an unmounted Drive is an empty local folder
             raise OSError(errno.ENOTCONN, f"{self.anchor} is not there any more")
         self.disk.makedirs(self.path, exist_ok=True)
         if self.record:
             self.write_once(RECORD, self.record)
             self.record = b""
-        self.write_once(str(key), data)
-        self.verdicts[key] = True
-        self.verified = max(self.verified, key.step)
-        self.prune(truncate=True)
 
 
 def _device(path: Path) -> int | None:

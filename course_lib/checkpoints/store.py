@@ -23,16 +23,18 @@ import time
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING, Any
 
 from course_lib.checkpoints.disk import RECORD, Damaged, Folder
 from course_lib.checkpoints.mirror import Mirror
 from course_lib.checkpoints.packing import FORMAT, SaveError, pack, unpack
 from course_lib.errors import CourseError, integer
-from course_lib.files import NO_LOCKS
+from course_lib.files import take_lock
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 HOLDER = "last-writer.txt"  # names the process that has the lock
 
@@ -61,7 +63,7 @@ class Store:
             folder.keep = integer(keep, "keep", 3)
         self._lock: FileLock | None = None
         self._identity: dict[str, Any] | None = None
-        self._saved: int | None = None
+        self._step: int | None = None  # of the last save
         self._failed = ""
         self._warned: set[str] = set()
 
@@ -75,6 +77,8 @@ class Store:
         text = json.dumps(record, indent=1).encode()
         without = [folder for folder in self.folders if not self._continues(folder, record)]
         self._identity = dict(identity)
+        if self.mirror and self.mirror in without:
+            self.mirror.record = text
         try:
             self._become_the_only_writer()
             for spare in self.dir.glob(".tmp-*"):  # what killed saves left half-written
@@ -82,16 +86,27 @@ class Store:
             if self.folder in without:
                 self.folder.write_atomic(RECORD, text)
         except OSError as error:
-            self._warn(f"{self.dir} cannot be written to ({error.strerror or error}). Make it "
-                       "writable, or nothing will be saved.")
-        if self.mirror and self.mirror in without:
-            self.mirror.record = text
+            self._use_the_mirror_alone(f"{self.dir} cannot be written to "
+                                       f"({error.strerror or error})")
+        if self.mirror:
+            self._warn(*self.mirror.failures)
+
+    def _use_the_mirror_alone(self, reason: str) -> None:
+        try:
+            if self.mirror is None:
+                raise OSError("there is no second folder")
+            self.mirror.answer(self.mirror.try_out)
+        except OSError as error:
+            raise CourseError(f"Nothing of this training could be saved: {reason}, and "
+                              f"{error.strerror or error}. Make space there, or choose a folder "
+                              "that you may write to.") from None
+        self._warn(f"{reason}. Checkpoints are saved in {self.mirror.path} only.")
 
     def _continues(self, folder: Folder, now: dict[str, Any]) -> bool:
         """Does the folder hold this run? False when it has no store.json, or a damaged one, which
         is made anew: each checkpoint knows its run. CourseError when it holds another run."""
         try:
-            content = json.loads(folder.read_file(RECORD))
+            content = json.loads(folder.answer(partial(folder.read_file, RECORD)))
             form, identity, environment = (content["format"], {**content["identity"]},
                                            {**content["environment"]})
         except OSError as error:
@@ -124,24 +139,18 @@ class Store:
         """
         if self._lock is not None:
             return
-        # a singleton counts how often this process took it
-        lock = FileLock(self.dir.resolve() / ".lock", thread_local=False, is_singleton=True)
         try:
-            lock.acquire(timeout=0)
-        except Timeout:
+            # a singleton counts how often this process took it
+            self._lock = take_lock(self.dir, 0, thread_local=False, is_singleton=True)
+        except TimeoutError:
             holder = "another process"
             with suppress(OSError, ValueError):
                 holder = self.folder.read_file(HOLDER)[:200].decode()
             raise CourseError(f"{self.dir} is being written by {holder}. Stop that run, or restart "
                               "its kernel, and run this again; or go on in an empty store beside "
                               "it: store.fresh().") from None
-        except (OSError, NotImplementedError) as error:
-            if isinstance(error, OSError) and error.errno not in NO_LOCKS:
-                raise
-            self._warn(f"{self.dir} cannot be locked ({error}). Training goes on; take care that "
-                       "no second run writes to this folder.")
+        if self._lock is None:
             return
-        self._lock = lock
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         self.folder.write_atomic(
             HOLDER, f"process {os.getpid()} on {platform.node()} (since {since})".encode())
@@ -156,12 +165,12 @@ class Store:
         for folder in self.folders:
             try:
                 candidates += [(key, folder is self.folder, names, folder)
-                               for key, names in folder.copies().items()]
+                               for key, names in folder.answer(folder.copies).items()]
             except OSError as error:
                 self._warn(folder.failure(error))
         for key, _, names, folder in sorted(candidates, reverse=True):
             try:
-                identity, state = unpack(folder.read(key, names), key)
+                identity, state = unpack(folder.answer(partial(folder.read, key, names)), key)
                 if self._identity is not None and identity != self._identity:
                     raise Damaged("it was made by another run: "
                                   + _differences(identity, self._identity))
@@ -175,14 +184,20 @@ class Store:
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save `state`, so that it survives whatever comes after this call; SaveError if not."""
+        self._step, self._failed = step, ""
         try:
             key, data = pack(step, self._identity or {}, state)
+            if self.mirror:  # whether the local disk works or not
+                self.mirror.offer(key, data)
             self.folder.write_atomic(str(key), data)
         except OSError as error:
             self._failed = error.strerror or str(error)
-            raise SaveError(f"Step {step} is not saved in {self.dir}: {self._failed}. Earlier "
-                            "checkpoints are unchanged. If the disk is full, make space.") from None
-        self._saved, self._failed = step, ""
+            place, also = self.mirror and self.mirror.path, self.mirror and self.mirror.failing
+            copy = (f" The copy in {place} fails, too: {also}." if also else
+                    f" It is copied to {place} only." if place else "")
+            raise SaveError(f"Step {step} is not saved in {self.dir}: {self._failed}.{copy} Make "
+                            "space if the disk is full. Earlier checkpoints are unchanged."
+                            ) from None
         self.folder.verdicts[key] = True
         try:
             self.folder.prune()
@@ -190,7 +205,6 @@ class Store:
             self._warn(f"Old checkpoints in {self.dir} cannot be deleted "
                        f"({error.strerror or error}); they only take up space.")
         if self.mirror:
-            self.mirror.offer(key, data)
             self._warn(*self.mirror.failures)
 
     def fresh(self) -> Store:
@@ -211,20 +225,22 @@ class Store:
     @property
     def status(self) -> str:
         """For the progress bar: how safe is the newest state?"""
-        if self._failed:
-            return f"not saved: {self._failed}"
-        if self._saved is None:
+        if self._step is None:
             return "not saved yet"
-        on_drive = self.mirror is not None and self.mirror.verified >= self._saved
-        return "saved locally" + (", on Drive, verified" if on_drive else "")
+        here = ("saved locally" if not self._failed else
+                f"not saved{' locally' if self.mirror else ''}: {self._failed}")
+        on_drive = self.mirror is not None and self.mirror.verified >= self._step
+        return here + (", on Drive, verified" if on_drive else "")
 
     def close(self) -> None:
         """Wait a little for the mirror, warn if it is behind, and release the lock. `open` works
         again afterwards."""
         if self.mirror:
             if not self.mirror.close(self.closing_time):
-                self._warn(f"The newest checkpoint, step {self._saved}, is in {self.dir} but not "
-                           f"yet in {self.mirror.path}.")
+                self._warn(f"The newest checkpoint, step {self._step}, is "
+                           f"{'in' if not self._failed else 'neither in'} {self.dir} "
+                           f"{'but not yet' if not self._failed else 'nor'} in "
+                           f"{self.mirror.path}.")
             self._warn(*self.mirror.failures)
         if self._lock is not None:
             with suppress(OSError):  # the process ends some time, and the lock with it

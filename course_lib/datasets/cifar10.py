@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from pathlib import Path
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
@@ -19,6 +19,7 @@ SHA256 = {  # of the images' bytes [N, 3, 32, 32] followed by the labels' (int64
     "train": "973ef2abb5897efc795681a4d79a6f5f642fa2bcb1a828f7476017c89db53a57",
     "test": "2c33b053d1cd726af8d86e174a96dd89d7000ba1412add026d68142375b89d51",
 }
+LARGEST = 200 << 20  # bytes; all images and labels, unpacked, are fewer
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -52,9 +53,12 @@ def full(folder: Path | None, part: str) -> Split:
 
 def from_npz(path: Path, part: str) -> Split:
     try:
+        with ZipFile(path) as packed:
+            if (size := sum(member.file_size for member in packed.infolist())) > LARGEST:
+                raise ValueError(f"it unpacks to {size:,} bytes")
         with path.open("rb") as file, np.load(file, allow_pickle=False) as z:
             split = sources.as_split(z[f"x_{part}"], z[f"y_{part}"], CIFAR10)
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as e:
+    except (OSError, ValueError, KeyError, EOFError, MemoryError, BadZipFile) as e:
         raise CourseError(f"{path} is damaged ({type(e).__name__}: {e}). Fetch it again.") from None
     have = sha256_of(split.x.numpy().tobytes() + split.y.numpy().tobytes())
     if have != SHA256[part]:

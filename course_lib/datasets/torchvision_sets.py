@@ -6,6 +6,7 @@ scale it to 160 x 160, the smallest published size (BAT's paper does not name it
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,10 @@ from course_lib.errors import CourseError
 from course_lib.files import cache_dir
 
 IMAGENETTE_SIZE = 160
-IMAGENETTE_IMAGES = {"train": 9469, "val": 3925}  # as published
+IMAGENETTE_IMAGES = {  # of each class, as published
+    "train": [963, 955, 993, 858, 941, 956, 961, 931, 951, 960],
+    "val": [387, 395, 357, 386, 409, 394, 389, 419, 399, 390],
+}
 
 
 def load_cifar100(root: sources.Root, limit: int | None, seed: int) -> Dataset:
@@ -46,9 +50,10 @@ def load_imagenette(root: sources.Root, limit: int | None, seed: int) -> Dataset
                              "imagenette2-160.tgz)", split=part, size="160px")
         place, n, size = (folder or cache_dir()) / "imagenette2-160", len(raw), IMAGENETTE_SIZE
         again = f"Delete {place} and unpack or fetch it again."
-        if n != IMAGENETTE_IMAGES[part]:  # torchvision accepts a folder that is half unpacked
-            raise CourseError(f"{place / part} holds {n:,} of {IMAGENETTE_IMAGES[part]:,} "
-                              f"pictures. {again}")
+        have, want = [*Counter(c for _, c in raw._samples).values()], IMAGENETTE_IMAGES[part]
+        if have != want:  # torchvision accepts a folder that is half unpacked
+            raise CourseError(f"{place / part} holds {n:,} of {sum(want):,} pictures, or not so "
+                              f"many of each class as published. {again}")
         images, labels = np.empty((n, size, size, 3), np.uint8), np.empty(n, np.int64)
         for i in range(n):
             try:

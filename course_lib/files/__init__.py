@@ -1,7 +1,7 @@
 """How the course reads and writes files: one atomic writer, lock, hash check and download."""
 
-from course_lib.files.atomic import NO_LOCKS, cannot_write, locked, write_together
-from course_lib.files.downloads import cache_dir, download, in_cache, sha256_of
+from course_lib.files.atomic import check_writable, locked, take_lock, write_together
+from course_lib.files.downloads import cache_dir, download, in_cache, sha256_of, within
 from course_lib.files.manifest import (
     Entries,
     StoredFiles,
@@ -11,6 +11,6 @@ from course_lib.files.manifest import (
     read_bytes,
 )
 
-__all__ = ["NO_LOCKS", "Entries", "StoredFiles", "cache_dir", "cannot_write", "download",
-           "in_cache", "inside", "json_bytes", "locked", "parse_json", "read_bytes", "sha256_of",
-           "write_together"]
+__all__ = ["Entries", "StoredFiles", "cache_dir", "check_writable", "download", "in_cache",
+           "inside", "json_bytes", "locked", "parse_json", "read_bytes", "sha256_of", "take_lock",
+           "within", "write_together"]

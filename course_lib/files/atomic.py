@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
+import shutil
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from course_lib.errors import CourseError
 
-WAIT = 600.0  # seconds that we wait for a lock; whoever holds it may be downloading
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+NOTICE, WAIT = 5.0, 600.0  # seconds until we say that we wait for a lock, and until we give up
+OLD = 600.0  # seconds after which nobody reads a superseded file, or goes on writing a part
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -21,31 +29,71 @@ def cannot_write(path: Path, e: OSError) -> CourseError:
                        "folder you may write to.")
 
 
+def check_writable(folder: Path, size: int) -> None:
+    """CourseError unless the folder takes files and its disk has `size` bytes free: long work asks
+    before it starts."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
+        free = shutil.disk_usage(folder).free
+    except OSError as e:
+        raise cannot_write(folder, e) from None
+    if free < size:
+        raise CourseError(f"The disk of {folder} has {free / 1e6:,.1f} MB free, and this needs "
+                          f"{size / 1e6:,.1f} MB. Free some space or choose another folder.")
+
+
+def take_lock(folder: Path, seconds: float, **kind: Any) -> FileLock | None:
+    """The folder's lock, taken within some seconds (else filelock's Timeout); None on a disk that
+    has no locks. The system gives it back when this process dies."""
+    from filelock import FileLock, Timeout
+
+    path = folder.resolve() / ".lock"
+    if path.is_symlink():  # older versions of filelock empty the file that it leads to
+        raise OSError(errno.ELOOP, f"{path} is a link")
+    lock = FileLock(path, **kind)
+    try:
+        lock.acquire(timeout=seconds)
+    except (OSError, NotImplementedError) as e:
+        if isinstance(e, Timeout) or (isinstance(e, OSError) and e.errno not in NO_LOCKS):
+            raise
+        _warn_once(f"{folder} cannot be locked ({e}). Let only one process write to it.")
+        return None
+    return lock
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, so that nobody else writes to it; others wait until we are done."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(folder / ".lock", timeout=WAIT)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
+        try:
+            lock = take_lock(folder, min(NOTICE, WAIT))
+        except TimeoutError:
+            warnings.warn(f"Another process has locked {folder}. We wait until it is done, for "
+                          f"{WAIT:g} seconds at most.", stacklevel=3)
+            lock = take_lock(folder, WAIT)
+    except TimeoutError:
         raise CourseError(f"Another process has locked {folder} for {WAIT:g} seconds. Wait until "
                           "it is done, or stop it, and try again.") from None
-    except (OSError, NotImplementedError) as e:
-        if isinstance(e, OSError) and e.errno not in NO_LOCKS:
-            raise cannot_write(folder, e) from None
-        warnings.warn(f"{folder} cannot be locked ({e}); let only one process write to it.",
-                      stacklevel=3)
+    except OSError as e:
+        raise cannot_write(folder, e) from None
     try:
         yield
     finally:
-        lock.release()
+        if lock is not None:
+            lock.release()
 
 
 def write_together(files: Mapping[Path, bytes]) -> None:
-    """Write all of these files or none: each beside its place first, then all are renamed."""
+    """Write all of these files or none: each beside its place first, then all are renamed, in
+    this order. A link is replaced, not followed."""
     parts: dict[Path, Path] = {}
     path = Path()
     try:
@@ -64,3 +112,13 @@ def write_together(files: Mapping[Path, bytes]) -> None:
     finally:
         for part in parts.values():
             part.unlink(missing_ok=True)
+        for folder in {path.parent for path in files}:
+            sweep(folder, ".part-*")
+
+
+def sweep(folder: Path, pattern: str) -> None:
+    """Delete what was left by writers that were killed, or for readers, and is old."""
+    for path in folder.glob(pattern):
+        with contextlib.suppress(OSError):  # another process was quicker
+            if time.time() - path.lstat().st_mtime > OLD:
+                path.unlink()

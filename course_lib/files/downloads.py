@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import functools
 import hashlib
 import io
 import os
 import re
 import shutil
+import threading
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from course_lib.errors import CourseError
 from course_lib.files.atomic import write_together
 
 LARGEST = 500_000_000  # bytes; every file of the course is smaller
 PATIENCE = 30.0  # seconds that a server may be silent
+SLOWEST = 50_000  # bytes in a second; a download that is slower is given up
+T = TypeVar("T")
+
+
+def within(seconds: float, call: Callable[[], T], heart: Callable[[], Any] = lambda: None) -> T:
+    """What `call` returns, in a thread of its own. TimeoutError where it takes longer than that,
+    and longer than that since `heart` last gave another value. Such a thread is left behind."""
+    answers: list[Future[T]] = [Future()]
+
+    def work() -> None:
+        try:
+            answers[0].set_result(call())
+        except BaseException as e:
+            answers[0].set_exception(e)
+
+    threading.Thread(target=work, daemon=True).start()
+    beat = heart()
+    while not wait(answers, seconds).done:
+        before, beat = beat, heart()
+        if beat == before:
+            raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
+    return answers.pop().result()  # an error in it holds this frame: no ring
 
 
 def cache_dir() -> Path:
@@ -44,14 +71,16 @@ def download(source: Mapping[str, Any], sha256: str, path: Path) -> bytes:
     for kind in (k for k in ("url", "drive") if k in source):
         try:
             received = Limited(min(source.get("size", LARGEST), LARGEST))
-            _fetch(kind, str(source[kind]), received)
+            within(PATIENCE + received.size / SLOWEST,  # all in all: a server may drip bytes
+                   functools.partial(_fetch, kind, str(source[kind]), received))
             if sha256_of(raw := received.getvalue()) != sha256:
                 raise ValueError(f"{len(raw):,} of {received.size:,} bytes came, with another "
                                  "sha256")
         except Exception as e:  # urllib, requests and gdown have no common family of errors
             reasons.append(f"{str(source[kind])[:200]} ({' '.join(str(e).split())[:300]})")
         else:
-            write_together({cached: raw})
+            with contextlib.suppress(CourseError):  # a home that cannot be written to
+                write_together({cached: raw})
             return raw
     raise CourseError(f"{path} is missing and cannot be downloaded: "
                       f"{'; '.join(reasons) or 'no address is known'}. Restore it (git checkout), "

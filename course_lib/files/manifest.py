@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from course_lib.errors import CourseError
-from course_lib.files.atomic import locked, write_together
+from course_lib.files.atomic import locked, sweep, write_together
 from course_lib.files.downloads import download, in_cache, sha256_of
 
 Entries = dict[str, dict[str, dict[str, Any]]]  # name -> key (a seed, for example) -> entry
 
 
 def inside(folder: Path, file: Any) -> Path | None:
-    """The path of `file` in the folder, links resolved; None where that is not below the folder."""
-    try:
-        base = os.path.realpath(folder)
-        path = os.path.realpath(os.path.join(base, file))
-    except (OSError, ValueError, TypeError):
+    """The path of `file` in the folder; None where that leaves the folder, or is a link. A linked
+    folder on the way is the user's own way to use another disk."""
+    path = PurePath(file if isinstance(file, str) and "\0" not in file else "")
+    if path.anchor or ".." in path.parts or not path.parts or os.path.islink(folder / path):
         return None
-    return Path(path) if path.startswith(base.rstrip(os.sep) + os.sep) else None
+    return folder / path
 
 
 def read_bytes(path: Path) -> bytes:
@@ -90,12 +90,15 @@ class StoredFiles:
             raise CourseError(f"The manifest names {row.get('file')!r} with sha256 {sha256}; it "
                               f"must be a file inside {self.folder} with its hash. Restore "
                               "manifest.json.")
-        if not os.path.isfile(path):  # False for a name that the system refuses, too
+        have = ""
+        for place in (path, self.recent / sha256, path):  # a writer may be at work
+            # isfile is False for a name that the system refuses, too
+            if os.path.isfile(place) and (have := sha256_of(raw := read_bytes(place))) == sha256:
+                return raw
+        if not have:
             return download(self.release().get(sha256, {}), sha256, path)
-        if (have := sha256_of(raw := read_bytes(path))) != sha256:
-            raise CourseError(f"{path} is damaged: its sha256 is {have[:12]}…, the manifest says "
-                              f"{sha256[:12]}…. {self.remake}")
-        return raw
+        raise CourseError(f"{path} is damaged: its sha256 is {have[:12]}…, the manifest says "
+                          f"{sha256[:12]}…. {self.remake}")
 
     def read_json(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON object in row["file"], verified."""
@@ -113,11 +116,42 @@ class StoredFiles:
         elsewhere = {"url", "drive"} & self.release().get(sha256, {}).keys()
         return {"bytes": 0, "where": "to download" if elsewhere else "to make"}
 
+    @property
+    def recent(self) -> Path:
+        """Superseded contents by their sha256, for whoever has read the manifest before that."""
+        return self.folder / ".recent"
+
     def change(self, edit: Callable[[Entries], Mapping[str, bytes]]) -> None:
-        """Let `edit` change the entries and return new files; store all of it or nothing."""
+        """Let `edit` change the entries and return new files; store all of it or nothing.
+
+        At every moment, and after a kill, the manifest on disk names contents that are in their
+        places or in `recent`.
+        """
         with locked(self.folder):
             entries = self.entries()
-            files = {self.folder / file: raw for file, raw in edit(entries).items()}
+            self._finish(entries)
+            new, old = dict[Path, bytes](), dict[Path, bytes]()
+            for file, raw in edit(entries).items():
+                if (path := inside(self.folder, file)) is None:
+                    raise CourseError(f"{file!r} is not a name for a file inside {self.folder}, or "
+                                      "a link has it. Choose another name, or remove the link.")
+                before = read_bytes(path) if path.is_file() else raw
+                if before != raw:
+                    old[self.recent / sha256_of(before)] = before
+                new[path] = raw
             tidy = {name: dict(sorted(keys.items())) for name, keys in sorted(entries.items())}
             manifest = json_bytes({"format": 1, self.kind: tidy})
-            write_together({**files, self.folder / "manifest.json": manifest})
+            write_together({**old, **new, self.folder / "manifest.json": manifest})
+
+    def _finish(self, entries: Entries) -> None:
+        """Put back what a change that was killed had put aside, and delete what is old."""
+        aside = {path.name for path in self.recent.glob("*")}
+        for row in (row for keys in entries.values() for entry in keys.values()
+                    for row in (entry, *entry.values())
+                    if isinstance(row, dict) and str(row.get("sha256")) in aside):
+            path = inside(self.folder, row.get("file"))
+            with contextlib.suppress(CourseError):  # a damaged row must not stop other changes
+                if (raw := self.read(row)) and path and read_bytes(path) != raw:
+                    write_together({path: raw})
+        sweep(self.recent, "*")
+        sweep(self.folder, "**/.part-*")

@@ -20,12 +20,13 @@ from course_lib.errors import CourseError, CourseWarning, integer, matching, pic
 from course_lib.evaluation import counted, evaluate, named, predictions
 from course_lib.experiments import RECIPES
 from course_lib.fairness import Report
+from course_lib.files import check_writable
 from course_lib.judge import examination, judged
 from course_lib.lab.jobs import piece, run_all
 from course_lib.lab.publish import add_reports
 from course_lib.machine import device
 from course_lib.recipes import TRANSFORMS
-from course_lib.zoo import budget, by_images, load_model, load_record, manifest
+from course_lib.zoo import budget, by_images, load_model, load_record, manifest, stored_models
 
 FORMAT = 2  # of the tensors that tasks store; counts up when their meaning changes
 IMAGES = ("pgd20", "cw20", "autoattack")  # the attacks on models of images
@@ -65,9 +66,10 @@ def models_with_weights(patterns: Sequence[str], seeds: int | None,
     """(recipe, seed, sha256 of its weights) of the stored models that match, seed by seed."""
     stored = manifest(models)
     limit = float("inf") if seeds is None else integer(seeds, "seeds", 1)
-    matches = [(name, int(seed), str(files["weights"]["sha256"]))
-               for name in matching(stored, patterns) for seed, files in stored[name].items()
-               if "weights" in files and int(seed) < limit]
+    names = matching(stored, patterns)
+    matches = [(m.name, m.seed, str(m.files["weights"]["sha256"]))
+               for m in (stored_models(models, *names) if names else ())
+               if "weights" in m.files and m.seed < limit]
     if not matches:
         raise CourseError(f"No model whose weights are stored matches {', '.join(patterns)}.")
     return sorted(matches, key=lambda model: model[1])
@@ -136,6 +138,8 @@ def examine_all(cases: Sequence[Case], out: Path | str, **running: Any) -> None:
         groups[case] = [piece(f"{case.label}, batch {i}", made_from,
                               functools.partial(case.judge, i), Path(out).absolute())
                         for i in range(len(case.batches))]
+    if groups:
+        check_writable(cases[0].models, 1 << 20)
     run_all(groups, lambda case, results: case.publish(torch.cat(results, 1)), unit="batch",
             **running)
 

@@ -31,7 +31,7 @@ from course_lib.data import Dataset, batches, load
 from course_lib.errors import CourseError, integer, matching, pick
 from course_lib.experiments import RECIPES
 from course_lib.fairness import Spread, t95
-from course_lib.files import StoredFiles, json_bytes, parse_json
+from course_lib.files import StoredFiles, check_writable, json_bytes, parse_json
 from course_lib.inference import frozen, logits_of
 from course_lib.lab.jobs import Task, piece, run_all
 from course_lib.lab.publish import add_file
@@ -70,6 +70,7 @@ def leave_out(patterns: Sequence[str], *, left_out: int = 100,
 
     tasks = {group: [training.task(Path(out).absolute()) for training in trainings]
              for group, trainings in plan.items()}
+    check_writable(luf_files(Path(models)).folder, 1 << 20)
     return run_all(tasks, store, unit="training", **running)
 
 

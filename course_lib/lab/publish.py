@@ -10,9 +10,9 @@ from typing import Any
 import safetensors.torch
 from torch import nn
 
-from course_lib.errors import CourseError, pick
+from course_lib.errors import CourseError
 from course_lib.fairness import Report
-from course_lib.files import Entries, StoredFiles, inside, json_bytes, parse_json, sha256_of
+from course_lib.files import Entries, StoredFiles, json_bytes, parse_json, sha256_of
 from course_lib.zoo import Root, model_files
 
 SCORE_KEYS = ("score", "attack", "eps", "estimator", "group")  # scores with the same are replaced
@@ -44,21 +44,6 @@ def add_file(stored: StoredFiles, name: str, key: str, file: str, raw: bytes, **
         return {file: raw}
 
     stored.change(edit)
-
-
-def drop_weights(name: str, seed: int, root: Root = None) -> None:
-    """Keep the record alone, with the reports and scores in it."""
-    dropped: list[Path | None] = []
-
-    def edit(entries: Entries) -> dict[str, bytes]:
-        row = pick(entries, name, "model").get(str(seed), {}).pop("weights", {})
-        dropped.append(inside(model_files(root).folder, row.get("file")))
-        return {}
-
-    model_files(root).change(edit)
-    for path in dropped:
-        if path is not None:
-            path.unlink(missing_ok=True)
 
 
 def add_reports(name: str, seed: int, reports: Sequence[Report], weights: str,

@@ -14,6 +14,7 @@ from typing import Any
 from course_lib.checkpoints import sources
 from course_lib.errors import CourseError, integer, matching
 from course_lib.experiments import RECIPES
+from course_lib.files import check_writable
 from course_lib.lab.jobs import Task, run_all
 from course_lib.lab.publish import publish
 from course_lib.lab.torchrun import joined
@@ -61,6 +62,7 @@ def training(recipe: str, seed: int, *, models: Path, **words: Any) -> Task:
 
 
 def _train(recipe: str, seed: int, label: str, models: Path, **words: Any) -> Record:
+    check_writable(models, 1 << 20)
     trained, record = run(recipe, seed, models=models, progress=False, **words)
     publish(label, seed, trained.model if RECIPES[recipe].weights else None, record, models)
     return record

@@ -122,12 +122,12 @@ def test_a_disk_that_is_really_full(small_disk: Path) -> None:
     store.close()
 
 
-def test_a_store_on_a_full_disk_opens_with_a_warning(small_disk: Path) -> None:
+def test_a_store_on_a_full_disk_does_not_open(small_disk: Path) -> None:
     (small_disk / "run").mkdir()
     with pytest.raises(OSError, match="No space"):
         (small_disk / "ballast").write_bytes(bytes(512 * 1024))
     store = Store(small_disk / "run")
-    with pytest.warns(UserWarning, match="cannot be written to .No space left on device"):
+    with pytest.raises(CourseError, match="cannot be written to .No space left on device.*Make sp"):
         store.open({"run": 1}, {})
     (small_disk / "ballast").unlink()
     store.save(1, make_state(1))

@@ -9,10 +9,9 @@ from course_lib.errors import CourseError
 from course_lib.experiments import RECIPES
 from course_lib.lab import sweep as room
 from course_lib.lab.jobs import waves
-from course_lib.lab.publish import drop_weights
 from course_lib.lab.sweep import chosen, sweep, training
 from course_lib.zoo import list_models, load_model, load_record
-from tests.helpers import same_weights, with_tiny_recipes
+from tests.helpers import drop_weights, same_weights, with_tiny_recipes
 from tests.lab.calls import counted
 
 ALL = [("tiny/first", 0), ("tiny/first", 1), ("tiny/second", 0), ("tiny/second", 1)]

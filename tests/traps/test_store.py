@@ -1,0 +1,182 @@
+"""A store whose local disk or mirror fails, hangs or holds traps. A test is named by the finding
+that it closes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from course_lib.checkpoints import SaveError, Store
+from course_lib.checkpoints.mirror import Mirror
+from course_lib.errors import CourseError
+from tests.faults.conftest import patient  # noqa: F401
+from tests.faults.shims import ERRORS, FailingDisk, WatchedDisk, filled, make_state, newest
+from tests.faults.test_damage import by_torch_save, forged
+
+RUN: tuple[Any, Any] = ({"run": 1}, {})
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=os.strerror)
+def test_h5_a_failing_local_disk_still_feeds_the_mirror(tmp_path: Path, code: int) -> None:
+    store = filled(tmp_path / "here", tmp_path / "there")
+    assert store.mirror
+    store.folder.disk = FailingDisk(0, code, stays=True)
+    with pytest.raises(SaveError, match=f"Step 3 is not saved in .*here: {os.strerror(code)}. It "
+                                        "is copied to .*there only"):
+        store.save(3, make_state(3))
+    assert store.mirror.close(60)
+    assert store.status == f"not saved locally: {os.strerror(code)}, on Drive, verified"
+    assert (newest(tmp_path / "here"), newest(tmp_path / "there")) == (2, 3)
+    store.mirror.disk = FailingDisk(0, code, stays=True)
+    for step in (4, 5):  # that the mirror fails is known some time after it was asked
+        with pytest.raises(SaveError) as error:
+            store.save(step, make_state(step))
+        store.mirror.close(60)
+    assert f"The copy in {store.mirror.path} fails, too: {os.strerror(code)}." in str(error.value)
+    with pytest.warns(UserWarning, match="step 5, is neither in .*here nor in .*there|copy in"):
+        store.close()
+
+
+class Full(WatchedDisk):
+    """A disk that can be read, and takes nothing more."""
+
+    def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:
+        if name == "open" and args[1] & os.O_CREAT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("mirror", [None, "good", "bad"])
+def test_h6_with_nowhere_to_save_a_training_does_not_begin(tmp_path: Path, mirror: str | None
+                                                           ) -> None:
+    store = Store(tmp_path / "here", None if mirror is None else tmp_path / "there")
+    store.folder.disk = Full()
+    if mirror == "good":
+        with pytest.warns(UserWarning, match="No space.*Checkpoints are saved in .*there only"):
+            store.open(*RUN)
+        with pytest.raises(SaveError):
+            store.save(1, make_state(1))
+        store.close()
+        assert newest(tmp_path / "there") == 1
+        return
+    if store.mirror:
+        store.mirror.disk = Full()
+    with pytest.raises(CourseError, match="Nothing of this training could be saved: .*No space.*, "
+                       "and (No space left on device|there is no second folder). Make space"):
+        store.open(*RUN)
+
+
+class Hanging(WatchedDisk):
+    """No call returns until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+
+    def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:
+        self.gate.wait(60)
+
+
+@contextmanager
+def warned(text: str) -> Iterator[None]:
+    """Once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    assert [text in str(w.message) for w in caught] == [True]
+
+
+def test_h7_a_mirror_that_hangs_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                             ) -> None:
+    """When training starts, too. When it answers again, it gets the newest checkpoint."""
+    monkeypatch.setattr(Mirror, "patience", 0.1)
+    filled(tmp_path / "here", tmp_path / "there").close()
+    store = Store(tmp_path / "here", tmp_path / "there")
+    assert store.mirror
+    store.mirror.disk = disk = Hanging()
+    with warned("there fails (no answer in 0.1 s). Training goes on"):
+        store.open(*RUN)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*made by another run")  # of `filled`, without a name
+        store._identity = None
+        assert (store.latest() or (0,))[0] == 2  # the local one
+    store.save(3, make_state(3))
+    assert store.status == "saved locally"
+    disk.gate.set()
+    assert store.mirror.close(60) and store.status == "saved locally, on Drive, verified"
+    store.close()
+    assert newest(tmp_path / "there") == 3
+
+
+def test_h7_a_named_pipe_is_a_mirror_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                ) -> None:
+    monkeypatch.setattr(Mirror, "patience", 0.1)
+    (tmp_path / "there").mkdir()
+    os.mkfifo(tmp_path / "there" / "store.json")
+    store = Store(tmp_path / "here", tmp_path / "there")
+    with warned("no answer in 0.1 s"):
+        store.open(*RUN)
+    assert store.latest() is None
+
+
+def test_h7_a_mirror_that_is_slow_is_read_to_the_end(tmp_path: Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large checkpoint from Drive takes long, and bytes keep coming."""
+    filled(tmp_path / "old", tmp_path / "there").close()
+    monkeypatch.setattr(Mirror, "patience", 0.5)
+    monkeypatch.setattr("course_lib.checkpoints.disk.CHUNK", 1000)
+
+    class Slow(Mirror):
+        @property
+        def chunks(self) -> int:
+            return self.count
+
+        @chunks.setter
+        def chunks(self, count: int) -> None:
+            time.sleep(0.3)
+            self.count = count
+
+    monkeypatch.setattr("course_lib.checkpoints.store.Mirror", Slow)
+    store = Store(tmp_path / "new", tmp_path / "there")
+    assert store.mirror and (store.latest() or (0,))[0] == 2
+    assert store.mirror.chunks >= 3  # which took longer than the patience
+
+
+def test_h8_no_link_in_a_mirror_is_written_through(tmp_path: Path) -> None:
+    (mine := tmp_path / "mine").write_text("precious")
+    store = Store(tmp_path / "here", tmp_path / "there")
+    (tmp_path / "there").mkdir()
+    for name in (f"ckpt-0-{'a' * 64}", ".lock", "store.json"):
+        (tmp_path / "there" / name).symlink_to(mine)
+    with pytest.warns(UserWarning, match="store.json is damaged"):
+        store.open(*RUN)
+    for step in range(1, 6):
+        store.save(step, make_state(step))
+        assert store.mirror and store.mirror.close(60)
+    store.close()
+    assert mine.read_text() == "precious" and newest(tmp_path / "there") == 5
+    assert not list((tmp_path / "there").glob("ckpt-0-*"))
+
+
+def test_h16_no_checkpoint_is_unpickled_or_unzipped(tmp_path: Path) -> None:
+    """Shared lists that grow without end, sparse tensors, and zip archives: other formats now."""
+    shared: list[Any] = []
+    for _ in range(60):
+        shared = [shared, shared]
+    store = Store(tmp_path)
+    store.save(1, make_state(1))
+    sparse = torch.eye(3).to_sparse()
+    for data in (by_torch_save(shared), by_torch_save({"model": {"w": sparse}}), b"PK\3\4" * 99):
+        for name, raw in forged(data).items():
+            (tmp_path / name).write_bytes(raw)
+    with pytest.warns(UserWarning, match="is skipped"):
+        assert (store.latest() or (0,))[0] == 1

@@ -1,0 +1,333 @@
+"""Publishing, amending and reading stored models: kills, links, hostile names, hangs. A test is
+named by the finding that it closes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course_lib.__main__ import main
+from course_lib.data import load
+from course_lib.datasets import cifar10
+from course_lib.errors import CourseError
+from course_lib.fairness import Report
+from course_lib.files import atomic, check_writable, download, downloads, sha256_of
+from course_lib.lab import sweep
+from course_lib.lab.publish import add_file, add_reports, publish
+from course_lib.methods import METHODS
+from course_lib.models import build
+from course_lib.native import build as kernels
+from course_lib.recipes import run
+from course_lib.training import Optim, fit
+from course_lib.zoo import (
+    compare,
+    list_models,
+    load_model,
+    load_record,
+    manifest,
+    model_files,
+    results,
+)
+from tests.faults.shims import share
+from tests.helpers import THREE, report, same_weights, with_tiny_recipes
+
+NAME, OTHER = "a/b", "a/c"
+READS = 10_000
+
+
+def record(wrong: int = 0) -> dict[str, Any]:
+    return {"recipe": NAME, "seed": 0, "reports": [report(nat=(wrong, 5, 3)).to_json()],
+            "made_from": {"model": "lenet5", "classes": list(THREE),
+                          "recipe": {"dataset": "tiny", "method": {"name": "natural"}}}}
+
+
+def network(seed: int) -> Any:
+    return build("lenet5", seed=seed, classes=3)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in (NAME, OTHER):
+        publish(name, 0, network(0), record(), tmp_path / "models")
+    return tmp_path / "models"
+
+
+def amended(wrong: int) -> Report:
+    return report(nat=(wrong, 1, 1), attack="cw20")
+
+
+def amend(root: Path, wrong: int) -> None:
+    add_reports(NAME, 0, [amended(wrong)], manifest(root)[NAME]["0"]["weights"]["sha256"], root)
+
+
+def readable(root: Path) -> dict[str, Any]:
+    """The record that all readers agree on; a warning or an error fails the test."""
+    assert len(list_models(root)) == len(results(root=root)) == 2
+    assert len(compare([NAME, OTHER], root=root))
+    assert load_model(NAME, root=root)
+    return load_record(NAME, root=root)
+
+
+def test_h3_a_seed_beyond_the_generators(tmp_path: Path) -> None:
+    split = load("fashion-mnist", limit=500).val
+    for call in (lambda: build("lenet5", seed=2**64), lambda: load("adult", seed=2**64),
+                 lambda: run("exp1/natural", 2**64, tmp_path, limit=100),
+                 lambda: fit(network(0), METHODS["natural"](), split, epochs=1, optim=Optim(),
+                             seed=2**64)):
+        with pytest.raises(CourseError, match=f"seed is {2**64}; it must be a whole number"):
+            call()
+
+
+class Killed(BaseException):
+    """Instead of SIGKILL: nothing in the library may catch it, and no file may be tidied away."""
+
+
+@pytest.mark.parametrize("change", ["amend", "publish", "first"])
+def test_h4_a_kill_at_every_rename(root: Path, change: str, tmp_path: Path,
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(place: Path) -> None:
+        if change == "amend":
+            return amend(place, 7)
+        return publish(NAME if change == "publish" else "a/d", 0, network(1), record(9), place)
+
+    before, replace, at = load_record(NAME, root=root), os.replace, 0
+    while True:
+        place, calls = shutil.copytree(root, tmp_path / str(at)), [at]
+
+        def kill(part: Any, path: Any, calls: list[int] = calls) -> None:
+            calls[0] -= 1
+            if calls[0] < 0:
+                raise Killed
+            replace(part, path)
+
+        monkeypatch.setattr(os, "replace", kill)
+        monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # a dead process tidies nothing
+        try:
+            work(place)
+        except Killed:
+            monkeypatch.undo()
+        else:
+            break
+        assert readable(place) == before and same_weights(load_model(NAME, root=place), network(0))
+        publish(OTHER, 0, network(2), record(), place)  # another write, which puts files back
+        raw = (place / NAME / "seed0.json").read_bytes()
+        assert sha256_of(raw) == manifest(place)[NAME]["0"]["record"]["sha256"]
+        work(place)
+        assert load_record("a/d" if change == "first" else NAME, root=place) != before
+        at += 1
+    monkeypatch.undo()
+    assert at == {"amend": 3, "publish": 5, "first": 3}[change]
+
+
+def test_h4_readers_during_amendments(root: Path) -> None:
+    """None is "damaged", and what a reader's manifest names belongs together."""
+    done, reads, pairs, stored = threading.Event(), 0, set(), model_files(root)
+
+    def work() -> None:
+        while not done.is_set():
+            for k in range(3):
+                publish(NAME, 0, network(k), record(k), root)
+                amend(root, k)
+
+    writer = threading.Thread(target=work)
+    publish(NAME, 0, network(0), record(0), root)
+    writer.start()
+    try:
+        while reads < share(READS):
+            files = manifest(root)[NAME]["0"]
+            assert load_record(OTHER, root=root) == record()
+            rows = stored.read_json(files["record"])["reports"]
+            assert len(list_models(root)) == 2
+            pairs.add((rows[-1]["nat"][0], sha256_of(stored.read(files["weights"]))))
+            reads += 5
+    finally:
+        done.set()
+        writer.join()
+    assert len(pairs) == 3, "each record with its own weights"
+
+
+def test_h4_leftovers_are_swept_once_they_are_old(root: Path, monkeypatch: pytest.MonkeyPatch
+                                                  ) -> None:
+    amend(root, 1)
+    left = [root / NAME / ".part-killed", *(root / ".recent").iterdir()]
+    left[0].write_bytes(b"half")
+    amend(root, 2)
+    assert all(path.exists() for path in left)  # a writer or reader may be at work
+    for path in left:
+        os.utime(path, (time.time() - 2 * atomic.OLD,) * 2)
+    amend(root, 3)
+    assert not any(path.exists() for path in left)
+    assert len(list((root / ".recent").iterdir())) == 2
+
+
+def test_h4_one_bad_record_hides_no_other(root: Path) -> None:
+    (root / NAME / "seed0.json").write_text("{")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert list(list_models(root)["recipe"]) == [OTHER]
+        assert list(results(root=root)["model"]) == [OTHER]
+        with pytest.raises(CourseError, match="No record of a/b can be read"):
+            compare([NAME, OTHER], root=root)
+    assert len(caught) == 3 and all("a/b, seed 0, is skipped" in str(w.message) for w in caught)
+    publish(NAME, 0, network(0), record(), root)
+    publish(NAME, 1, None, record(), root)
+    (root / NAME / "seed1.json").write_text("{")
+    with pytest.warns(UserWarning, match="a/b, seed 1, is skipped"):
+        assert len(compare([NAME, OTHER], root=root))
+
+
+def test_h6_folders_are_checked_before_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                  ) -> None:
+    (tmp_path / "file").write_text("")
+    with_tiny_recipes(monkeypatch)
+    monkeypatch.setattr("course_lib.recipes.fit", lambda *_, **__: pytest.fail("it trains"))
+    with pytest.raises(CourseError, match="Cannot write .*file.*choose a folder"):
+        sweep.sweep(["tiny/first"], seeds=1, out=tmp_path / "runs", models=tmp_path / "file",
+                    backend="sequential", progress=False)
+    usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(CourseError, match="0.0 MB free, and this needs 2.9 MB. Free some space"):
+        run("tiny/first", 0, tmp_path / "runs")
+    check_writable(tmp_path, 10_000)
+    assert not list(tmp_path.rglob("ckpt-*"))
+
+
+def test_h8_no_link_is_written_through(root: Path, tmp_path: Path) -> None:
+    mine, stored = tmp_path / "mine", root / NAME / "seed0.json"
+    mine.write_bytes(stored.read_bytes())
+    stored.unlink()
+    stored.symlink_to(mine)
+    for call in (lambda: amend(root, 1), lambda: publish(NAME, 0, network(1), record(9), root)):
+        with pytest.raises(CourseError, match="must be a file inside|a link has it"):
+            call()
+    (root / ".lock").unlink()
+    (root / ".lock").symlink_to(mine)
+    with pytest.raises(CourseError, match="lock is a link"):
+        amend(root, 1)
+    assert json.loads(mine.read_bytes()) == record()
+
+
+def test_h11_a_folder_may_be_on_another_disk(root: Path, tmp_path: Path) -> None:
+    shutil.move(root / "a", tmp_path / "other disk")
+    (root / "a").symlink_to(tmp_path / "other disk")
+    amend(root, 3)
+    assert readable(root)["reports"][-1] == amended(3).to_json()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
+def test_h14_a_disk_without_flock(root: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", none)
+    with pytest.warns(UserWarning, match="cannot be locked .*Let only one process") as caught:
+        amend(root, 1)
+        amend(root, 2)
+    assert len(caught) == 1 and readable(root)["reports"][-1] == amended(2).to_json()
+
+
+def test_h20_a_terminal_that_knows_ascii_only(root: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(OTHER, 1, None, record(), root)  # its mean is shown with a ±
+    for words in (["results", "--models", str(root)], ["list"], ["train", "exp1/×"]):
+        for name in ("stdout", "stderr"):  # as with LC_ALL=C and no UTF-8 mode
+            monkeypatch.setattr(sys, name, io.TextIOWrapper(io.BytesIO(), "ascii"))
+        assert main(words) == (words[0] == "train")
+
+
+@pytest.mark.parametrize("file", ["../outside", "a/../../outside", "/tmp/outside", "link", "", 5])
+def test_h21_names_in_a_manifest_lead_nowhere(root: Path, file: Any, tmp_path: Path) -> None:
+    raw = (root / NAME / "seed0.json").read_bytes()
+    (tmp_path / "outside").write_bytes(raw)
+    (root / "link").symlink_to(tmp_path / "outside")
+    content = json.loads((root / "manifest.json").read_text())
+    content["models"][NAME]["0"]["record"]["file"] = file
+    (root / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(CourseError, match="must be a file inside"):
+        amend(root, 1)
+    for name in ("../outside", "/tmp/outside", "link/x/../../.."):
+        with pytest.raises(CourseError, match="is not a name for a file inside"):
+            add_file(model_files(root), "x", "0", name, b"x")
+    assert (tmp_path / "outside").read_bytes() == raw
+
+
+def test_h22_a_planted_library_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                             ) -> None:
+    def compile(command: list[str]) -> subprocess.CompletedProcess[str]:
+        if "-o" in command:
+            Path(command[-1]).write_bytes(b"built")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    loaded: list[bytes] = []
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(kernels, "_run", compile)
+    monkeypatch.setattr(kernels, "_load", lambda path: loaded.append(path.read_bytes()))
+    folder = tmp_path / "native"
+    path = folder / f"lenet-{kernels.key('c++')}-{kernels._ending(b'planted')}"
+
+    def attempt() -> bytes:
+        for built in folder.glob(f"*{kernels._ending(b'built')}"):
+            built.unlink()
+        kernels._found_or_compiled("c++")
+        return loaded.pop()
+
+    assert attempt() == b"built" and folder.stat().st_mode & 0o777 == 0o700
+    path.write_bytes(b"planted")
+    path.chmod(0o644)
+    assert attempt() == b"planted"  # this user's own
+    path.chmod(0o666)
+    assert attempt() == b"built"
+    path.chmod(0o644)
+    folder.rename(tmp_path / "theirs")
+    folder.symlink_to(tmp_path / "theirs")
+    assert attempt() == b"built"
+    folder.unlink()
+    (tmp_path / "theirs").rename(folder)
+    if os.getuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert attempt() == b"built"
+
+
+def test_h23_a_download_that_drips_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path))
+    monkeypatch.setattr(downloads, "PATIENCE", 0.5)
+    for before in (b"HTTP/1.0 200 OK\r\nX: ", b"HTTP/1.0 200 OK\r\n\r\n"):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            def drip(server: socket.socket = server, before: bytes = before) -> None:
+                line, _ = server.accept()
+                with contextlib.suppress(OSError), line:
+                    line.sendall(before)
+                    while True:
+                        line.sendall(b"x")
+                        time.sleep(0.05)
+
+            threading.Thread(target=drip, daemon=True).start()
+            source = {"url": f"http://127.0.0.1:{server.getsockname()[1]}/x", "size": 1000}
+            with pytest.raises(CourseError, match=r"no answer in 0\.52 s"):
+                download(source, "0" * 64, tmp_path / "x")
+
+
+def test_h24_an_npz_is_measured_before_it_is_unpacked(tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "cifar10.npz", x_test=np.zeros(10_000_000, np.uint8))
+    monkeypatch.setattr(cifar10, "LARGEST", 1_000_000)
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("it was opened"))
+    with pytest.raises(CourseError, match="is damaged .*it unpacks to 10,000,"):
+        load("cifar10", root=tmp_path)
