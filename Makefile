@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-widgets7 lab notebooks models examine curves lint bench faults sanitize cards verify-models readme clean student colab-twin wheel
+.PHONY: help run test test-widgets7 lab notebooks models examine curves lint bench faults sanitize cards verify-models readme clean student colab-twin bundle
 
 # glibc gives memory back after every big tensor, which costs up to 45 % of the time on a CPU: these keep it.
 export MALLOC_MMAP_THRESHOLD_ := 1073741824
@@ -81,7 +81,7 @@ faults: $(READY) ## the fault tests at full count (make test runs a tenth of eac
 sanitize: $(READY) ## the kernel's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	tools/sanitize.sh $(PY)
 
-wheel: $(READY) ## build the wheel, with the embedded data, into build/wheel/
+bundle: $(READY) ## write build/course.zip to upload to Colab, and the same as a wheel in build/wheel/: library, data and models
 	$(PY) -m tools.wheel
 
 clean: ## throw away what was built; .venv and the models stay

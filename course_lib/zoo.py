@@ -41,9 +41,10 @@ TRAIN = ("Train it: python -m course_lib train {name} --seed {seed}. The model i
 
 
 def models_dir() -> Path:
-    """$COURSE_MODELS, or serialized_models/ beside the package."""
-    default = Path(__file__).parent.parent / "serialized_models"
-    return Path(os.environ.get("COURSE_MODELS") or default)
+    """$COURSE_MODELS, or serialized_models/: in an installed package, beside it in a clone."""
+    here = Path(__file__).parent
+    installed, cloned = here / "serialized_models", here.parent / "serialized_models"
+    return Path(os.environ.get("COURSE_MODELS") or (installed if installed.is_dir() else cloned))
 
 
 def model_files(root: Root = None) -> StoredFiles:

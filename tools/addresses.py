@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 
-from tools.common import TEMPLATES, address, release
+from tools.common import TEMPLATES, address
 
 BADGE = "[![{text}]({image})]({link})"
-WAITING = "*Badges for Colab, Kaggle and Binder stand here once the project has a public address.*"
+NO_ADDRESS = ("*To read and run this notebook on your computer, open it in a copy of the course. In "
+              "Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*")
 
 
 def badges(page: str = "", base: str | None = None) -> str:
-    """Badges that open `page` (a path in the repository); a plain sentence while there is no
-    address to open it from."""
+    """Badges that open `page` (a path in the repository). Without a public address: how to open
+    it all the same."""
     base = address() if base is None else base
     found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?", base)
     if not found:
-        return WAITING
+        return NO_ADDRESS
     where = f"{found[1]}/blob/main/{page}"
     places = [
         ("Open in Colab", "https://colab.research.google.com/assets/colab-badge.svg",
@@ -30,9 +31,9 @@ def badges(page: str = "", base: str | None = None) -> str:
 
 
 def setup_code(base: str | None = None) -> str:
-    text = (TEMPLATES / "setup_cell.py").read_text(encoding="utf-8")
-    return text.replace("@ADDRESS@", address() if base is None else base).replace("@RELEASE@",
-        release()).strip()
+    """The set-up cell. While pyproject.toml has a placeholder it names no address."""
+    text, base = (TEMPLATES / "setup_cell.py").read_text(encoding="utf-8"), base or address()
+    return text.replace("@ADDRESS@", "" if "example.org" in base else base).strip()
 
 
 def chunks(text: str) -> list[str]:

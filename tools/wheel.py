@@ -1,5 +1,8 @@
-"""Build the wheel from a clean copy, so that nothing of an earlier build gets into it: python -m
-tools.wheel [folder]"""
+"""Build the wheel with the models in it, and the same bytes as course.zip for Colab: python -m
+tools.wheel [folder]
+
+It is built from a clean copy, so that nothing of an earlier build gets into it.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,25 @@ from pathlib import Path
 from tools.common import BUILD, ROOT, ToolError
 
 FILES = ("pyproject.toml", "requirements.txt", "README.md", "LICENSE", "LICENSE-notebooks")
+LARGEST = 40e6  # bytes
+
+
+def models_to_bundle(folder: Path, names: list[str]) -> list[str]:
+    """What the wheel has of serialized_models: all but the weights of further seeds."""
+    return [name for name in names if name.endswith(".safetensors") and name != "seed0.safetensors"]
 
 
 def build(out: Path) -> Path:
-    """The new wheel in `out`, made by this Python's own setuptools: no network."""
+    """The new wheel in `out`, made by this Python's own setuptools: no network. It holds records,
+    curves and the weights of seed 0."""
     with tempfile.TemporaryDirectory() as folder:
         for name in FILES:
             shutil.copy(ROOT / name, folder)
-        shutil.copytree(ROOT / "course_lib", Path(folder, "course_lib"),
+        library = Path(folder, "course_lib")
+        shutil.copytree(ROOT / "course_lib", library,
                         ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(ROOT / "serialized_models", library / "serialized_models",
+                        ignore=models_to_bundle)
         offline = ["--no-deps", "--no-build-isolation", "--no-index"]
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", *offline, "--wheel-dir",
                    str(out), folder]
@@ -28,6 +41,9 @@ def build(out: Path) -> Path:
     made = sorted(out.glob("course_lib-*.whl"), key=lambda path: path.stat().st_mtime)
     if done.returncode or not made:
         raise ToolError(f"The wheel could not be built:\n{done.stdout}{done.stderr}")
+    if (size := made[-1].stat().st_size) > LARGEST:
+        raise ToolError(f"{made[-1]} has {size / 1e6:.1f} MB; more than {LARGEST / 1e6:.0f} MB are "
+                        "too many to upload. Store fewer weights of seed 0.")
     return made[-1]
 
 
@@ -35,7 +51,9 @@ def main() -> None:
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else BUILD / "wheel"
     shutil.rmtree(out, ignore_errors=True)
     wheel = build(out)
-    print(f"{wheel} ({wheel.stat().st_size / 1e6:.1f} MB)")
+    bundle = shutil.copy(wheel, out.parent / "course.zip")  # a wheel is a zip
+    for file in (wheel, bundle):
+        print(f"{file} ({file.stat().st_size / 1e6:.1f} MB)")
 
 
 if __name__ == "__main__":

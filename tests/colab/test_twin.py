@@ -33,6 +33,7 @@ from tools.colab_twin import (
     without_drive,
 )
 from tools.common import ROOT, ToolError, sources
+from tools.wheel import build
 
 # one that is not made yet is another test's
 NOTEBOOKS = [path for source in sources() if (path := source.with_suffix(".ipynb")).is_file()]
@@ -106,7 +107,7 @@ def test_the_setup_cell_and_the_imports_of_every_notebook(twin: Twin) -> None:
         setup = next(cell.source for cell in cells if "setup" in cell.metadata.get("tags", []))
         imports = [line for cell in cells for line in cell.source.splitlines()
                    if re.match(r"(from|import) .*[^(\\]$", line)]
-        scripts.append("\n".join([setup, *imports, "import course_lib",
+        scripts.append("\n".join([setup, *imports, "import course_lib, os",
                                   "assert course_lib.__file__.startswith(os.getcwd())"]))
     for path, told in zip(NOTEBOOKS, in_fresh_folders(twin, scripts), strict=True):
         line = (r"Colab: Python \S+, torch \S+, CPU, \d+ threads\. "
@@ -118,26 +119,36 @@ def test_the_setup_cell_and_the_imports_of_every_notebook(twin: Twin) -> None:
 
 def test_what_the_setup_cell_says_when_it_cannot_go_on(twin: Twin) -> None:
     """A plain sentence with a next step, for each."""
-    good, elsewhere = setup_code(twin.address), "file:///nowhere/course.git"
+    good = setup_code(twin.address)
     cases = {
-        "import sys\nsys.version_info = (3, 10, 12)\n" + good:
-            r"RuntimeError: The course needs Python 3\.11 or later, .* In Colab: Runtime, Change "
-            "runtime type",
-        setup_code(elsewhere):
-            rf"RuntimeError: The course could not be fetched from {elsewhere} \(.*\)\. "
-            r"Is this machine on the network\? .* again\.",
-        "import os\nos.environ['PATH'] = '/nowhere'\n" + good:
-            r"RuntimeError: The course could not be fetched from .* \(git is not installed\)",
+        setup_code("file:///nowhere/course.git"):
+            r"FileNotFoundError: file:///nowhere/course\.git was not found\. Upload course\.zip",
         setup_code("https://example.org/x"):
-            r"RuntimeError: course_lib was not found, and the project has no public address yet: "
-            r"open this notebook inside a clone\.",
-        "import sys\nsys.modules['safetensors'] = None\n" + good:
-            r"RuntimeError: This Python has no safetensors\. Run `%pip install --no-deps ",
+            r"FileNotFoundError: course\.zip was not found\. Upload course\.zip .* again\.",
+        good.replace('COURSE = ""', 'COURSE = "my-course.zip"'):
+            r"FileNotFoundError: my-course\.zip was not found\.",
         good.replace("SAVE_TO_DRIVE = False", "SAVE_TO_DRIVE = True"):  # Drive is refused
             r"Colab: Python .* only\. Colab deletes them with the machine"}
     for told, words in zip(in_fresh_folders(twin, [*cases], TWIN_DRIVE="refused"), cases.values(),
                            strict=True):
         assert re.search(words, told), told
+
+
+def test_the_notebook_and_one_uploaded_file_are_enough(twin: Twin, tmp_path: Path) -> None:
+    """No address and no network: course.zip beside the notebook, a wheel under its own name, and
+    a file in Drive."""
+    wheel = build(tmp_path)
+    script = setup_code("https://example.org/x") + (
+        "\nfrom course_lib import load_model, results\n"
+        "load_model('exp1/pgd-at')\nprint(len(results('exp1')), course_lib.__file__)")
+    script = script.replace("from course_lib import colab", "import course_lib\nfrom course_lib "
+                            "import colab")
+    uploads = [f"import shutil\nshutil.copy({str(wheel)!r}, {name!r})\n"
+               for name in ("course.zip", wheel.name)]
+    by_name = script.replace('COURSE = ""', f'COURSE = "{wheel.name}"')
+    for folder, told in enumerate(in_fresh_folders(twin, [uploads[0] + script,
+                                                          uploads[1] + by_name])):
+        assert re.search(rf"\d+ {twin.content}/{folder}/course/course_lib/__init__.py", told), told
 
 
 def test_a_clone_cut_short_is_made_again(twin: Twin) -> None:

@@ -134,7 +134,7 @@ COMMANDS: dict[str, Callable[[str, Path], None]] = {
     "make bench ARGS=--readme": target,
     "make faults": target,
     "make sanitize": target,
-    "make wheel": target,
+    "make bundle": target,
     "make colab-twin": target,
     ".ci/run": instead("bash -n .ci/run"),
     "pip install pre-commit": instead("grep -q pre-commit CONTRIBUTING.md"),

@@ -166,12 +166,11 @@ def test_badges_and_setup_come_from_the_address() -> None:
     text = addressed(DEMO, "01_unfairness", GITHUB)
     assert ("https://colab.research.google.com/github/someone/some-course/blob/main/notebooks/"
             "01_unfairness.ipynb") in text
-    assert f'ADDRESS, RELEASE = "{GITHUB}", "{release()}"' in text
+    assert f'COURSE or "{GITHUB}"' in text
     assert addressed(text, "01_unfairness", GITHUB) == text
     assert addressed(text, "01_unfairness", "https://example.org/x") == addressed(DEMO,
         "01_unfairness", "https://example.org/x")
-    assert "colab" not in badges("x.ipynb", "https://example.org/x").lower().replace("for colab",
-        "")
+    assert "course.zip" in badges("x.ipynb", "https://example.org/x")
     untouched = [chunk for chunk in DEMO.split("# %%") if '"setup"' not in chunk
                  and '"badges"' not in chunk]
     assert all(chunk.strip() in text for chunk in untouched)
@@ -181,7 +180,8 @@ def test_the_setup_cell_says_what_to_do_where_there_is_no_course(tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(RuntimeError, match="no public address yet"):
+    (tmp_path / "course.zip").write_bytes(b"PK the rest is still on its way")
+    with pytest.raises(FileNotFoundError, match="course.zip was not found. Upload course.zip"):
         exec(compile(setup_code("https://example.org/x"), "setup", "exec"), {})
 
 
