@@ -21,72 +21,42 @@
 # from the other. Our networks confirm 8 of the model's 13 predictions; but in them adversarial training makes *every* class more robust.
 
 # %% [markdown] tags=["badges"]
-# *Badges for Colab, Kaggle and Binder stand here once the project has a public address.*
+# *To read and run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
 
 # %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
 # @title Set up: run me first
+# COURSE: empty if the course is installed or around this notebook; otherwise a git address, or
+# the name of course.zip or of a wheel, uploaded to this session or to your Drive.
+COURSE = ""  # @param {type: "string"}
 SAVE_TO_DRIVE = False  # @param {type: "boolean"}
 
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
-ADDRESS, RELEASE = "https://example.org/class-wise-robust-fairness", "v0.1.0"
-
-
-def fetch(clone: Path) -> Path:
-    """Clone the release, or the newest state where there is no such release. Nothing is
-    installed: torch and numpy stay as they are."""
-    part, said = clone.with_name("course.part"), "git is not installed"
-    for branch in (["--branch", RELEASE], []):
-        shutil.rmtree(part, ignore_errors=True)
-        command = ["git", "clone", "--quiet", "--depth", "1", *branch, ADDRESS,
-                   str(part)]
-        if shutil.which("git"):
-            done = subprocess.run(command, capture_output=True, text=True,
-                                  env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
-            if done.returncode == 0:
-                return part.rename(clone)
-            said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-    raise RuntimeError(f"The course could not be fetched from {ADDRESS} ({said}). Is "
-                       "this machine on the network? On Kaggle: Settings, "
-                       "Internet, on. Then run this cell again.")
-
-
-def find_course() -> None:
-    """Make course_lib importable: installed, in a clone around this notebook, or cloned
-    now (Colab, Kaggle)."""
-    if tuple(sys.version_info) < (3, 11):
-        raise RuntimeError("The course needs Python 3.11 or later, and this is "
-                           f"{sys.version.split()[0]}. In Colab: Runtime, Change "
-                           "runtime type, the newest version. Elsewhere: start Jupyter "
-                           "from a newer Python.")
-    if importlib.util.find_spec("course_lib"):
-        return
-    # Kaggle first: it looks like Colab
-    work = Path(
-        "/kaggle/working") if "KAGGLE_KERNEL_RUN_TYPE" in os.environ else Path.cwd()
-    clone = work / "course"
-    around = [folder for folder in (clone, work, *work.parents)
-              if (folder / "course_lib" / "__init__.py").is_file()]
-    if not around and "example.org" in ADDRESS:
-        raise RuntimeError("course_lib was not found, and the project has no public "
-                           "address yet: open this notebook inside a clone.")
-    if not around:
-        fetch(clone)
-    sys.path.insert(0, str(around[0] if around else clone))
-
-
-find_course()
-try:
-    from course_lib import colab
-except ModuleNotFoundError as e:
-    lacking = (e.name or "").partition(".")[0]
-    raise RuntimeError(f"This Python has no {lacking}. Run `%pip install --no-deps "
-                       f"{lacking}` in a cell, then this cell again.") from None
+work, drive = Path.cwd(), Path("/content/drive/MyDrive")
+around = [f for f in (work / "course", work, *work.parents) if (f / "course_lib").is_dir()]
+if not around and not importlib.util.find_spec("course_lib"):
+    name, address, part = COURSE or "course.zip", COURSE or "", work / "course.part"
+    if SAVE_TO_DRIVE and "://" not in address and not (work / name).exists():
+        importlib.import_module("google.colab.drive").mount(str(drive.parent))
+    files = [f for f in (work / name, drive / name) if zipfile.is_zipfile(f)]
+    shutil.rmtree(part, ignore_errors=True)
+    if files:
+        zipfile.ZipFile(files[0]).extractall(part)
+    elif "://" in address:
+        subprocess.run(["git", "clone", "--quiet", "--depth=1", address, part])
+    if not (part / "course_lib").is_dir():
+        raise FileNotFoundError(
+            f"{address or name} was not found. Upload course.zip to this session (in Colab: the "
+            "folder on the left), wait until the upload has ended, and run this cell again. From "
+            "your Drive: tick SAVE_TO_DRIVE. `make bundle` in a copy of the course writes it.")
+    around = [part.rename(work / "course")]
+sys.path[:0] = map(str, around[:1])
+from course_lib import colab
 
 session = colab.setup(drive=SAVE_TO_DRIVE)
 print(session.line())

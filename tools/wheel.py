@@ -18,9 +18,10 @@ FILES = ("pyproject.toml", "requirements.txt", "README.md", "LICENSE", "LICENSE-
 LARGEST = 40e6  # bytes
 
 
-def models_to_bundle(folder: Path, names: list[str]) -> list[str]:
-    """What the wheel has of serialized_models: all but the weights of further seeds."""
-    return [name for name in names if name.endswith(".safetensors") and name != "seed0.safetensors"]
+def left_out(folder: Path, names: list[str]) -> list[str]:
+    """What the wheel leaves out: the weights of further seeds, and what writers leave behind."""
+    return [name for name in names if name.startswith(".")
+            or (name.endswith(".safetensors") and name != "seed0.safetensors")]
 
 
 def build(out: Path) -> Path:
@@ -33,7 +34,7 @@ def build(out: Path) -> Path:
         shutil.copytree(ROOT / "course_lib", library,
                         ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         shutil.copytree(ROOT / "serialized_models", library / "serialized_models",
-                        ignore=models_to_bundle)
+                        ignore=left_out)
         offline = ["--no-deps", "--no-build-isolation", "--no-index"]
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", *offline, "--wheel-dir",
                    str(out), folder]

@@ -78,7 +78,7 @@ def amend(root: Path, wrong: int) -> None:
 def readable(root: Path) -> dict[str, Any]:
     """The record that all readers agree on; a warning or an error fails the test."""
     assert len(list_models(root)) == len(results(root=root)) == 2
-    assert len(compare([NAME, OTHER], root=root))
+    assert len(compare(NAME, OTHER, root=root))
     assert load_model(NAME, root=root)
     return load_record(NAME, root=root)
 
@@ -180,15 +180,15 @@ def test_h4_one_bad_record_hides_no_other(root: Path) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert list(list_models(root)["recipe"]) == [OTHER]
-        assert list(results(root=root)["model"]) == [OTHER]
-        with pytest.raises(CourseError, match="No record of a/b can be read"):
-            compare([NAME, OTHER], root=root)
-    assert len(caught) == 3 and all("a/b, seed 0, is skipped" in str(w.message) for w in caught)
+        assert {*results(root=root)["recipe"]} == {OTHER}
+        with pytest.raises(CourseError):
+            compare(NAME, OTHER, root=root)
+    assert len(caught) == 3 and all("a/b, seed 0 (" in str(w.message) for w in caught)
     publish(NAME, 0, network(0), record(), root)
     publish(NAME, 1, None, record(), root)
     (root / NAME / "seed1.json").write_text("{")
-    with pytest.warns(UserWarning, match="a/b, seed 1, is skipped"):
-        assert len(compare([NAME, OTHER], root=root))
+    with pytest.warns(UserWarning, match=r"a/b, seed 1 \("):
+        assert len(compare(NAME, OTHER, root=root))
 
 
 def test_h6_folders_are_checked_before_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
