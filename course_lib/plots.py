@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -46,32 +47,59 @@ Names = Sequence[str]
 Lines = Mapping[str, Sequence[float]]
 
 
-def axes(ax: Ax, width: float = 8, height: float = 3.6) -> Axes:
+def axes(ax: Ax, width: float = 7.6, height: float = 3.6) -> Axes:
     """The given Axes, or one in a new figure (in inches) in the course's style."""
     return panels(1, width, height)[0] if ax is None else ax
 
 
-def panels(n: int, width: float = 9, height: float = 3.6, **words: Any) -> list[Axes]:
+def panels(n: int, width: float = 7.6, height: float = 3.6, **words: Any) -> list[Axes]:
     """n Axes side by side in one new figure; `words` such as sharey=True go to plt.subplots."""
     with plt.rc_context(STYLE):
         return list(plt.subplots(1, n, figsize=(width, height), layout="constrained", squeeze=False,
                                  **words)[1][0])
 
 
-def show(ax: Axes, alt: str) -> None:
-    """Show the figure of `ax` with a text for readers who cannot see it, and close the figure."""
+def show(ax: Axes, alt: str = "") -> None:
+    """Show the figure of `ax`, sharp on any screen, and close it. Readers who cannot see it get
+    `alt`, or what `describe` says."""
     from IPython.display import Image, display
     from PIL import Image as Pillow
 
     drawn, packed, figure = io.BytesIO(), io.BytesIO(), cast(Figure, ax.figure)
     with plt.rc_context(STYLE):
-        figure.savefig(drawn, format="png", dpi=100)
+        figure.savefig(drawn, format="png", dpi=200)
     # 128 colours look the same, and the stored picture is a third as large
     picture = Pillow.open(drawn).convert("RGB").quantize(128, dither=Pillow.Dither.NONE)
     picture.save(packed, format="png", optimize=True)
     # Colab's IPython 7 has no Image(alt=...)
-    display(Image(packed.getvalue()), metadata={"image/png": {"alt": alt}})
+    about = {"alt": alt or describe(figure), "width": picture.width // 2,
+             "height": picture.height // 2}
+    display(Image(packed.getvalue()), metadata={"image/png": about})
     plt.close(figure)
+
+
+def describe(figure: Figure) -> str:
+    """The figure in words: the titles and labels of its axes, and the range of every series."""
+    texts = []
+    for ax in figure.axes:
+        ticks = [tick.get_text() for tick in ax.get_xticklabels()]
+        bars = {str(c.get_label()): [p.get_height() for p in c.patches] for c in ax.containers
+                if isinstance(c, BarContainer)}
+        lines = {str(line.get_label()): [float(v) for v in np.asarray(line.get_ydata(), float)]
+                 for line in ax.lines}
+        texts.append(". ".join(filter(None, [
+            ax.get_title(), f"{ax.get_ylabel()} by {ax.get_xlabel()}".strip(" by"),
+            *(_range(name, values, ticks) for name, values in (bars or lines).items()
+              if len(values) > 1 and np.isfinite(values).any())])))
+    return "; ".join(filter(None, texts)) or "a picture without axes"
+
+
+def _range(name: str, values: Sequence[float], ticks: Names) -> str:
+    """natural: from 3.1 (Trouser) to 97.2 (Shirt)"""
+    ends = (int(np.nanargmin(values)), int(np.nanargmax(values)))
+    places = [f" ({ticks[i]})" if len(ticks) == len(values) and ticks[i] else "" for i in ends]
+    shown = " to ".join(f"{values[i]:.3g}{where}" for i, where in zip(ends, places, strict=True))
+    return f"{'' if name.startswith('_') else name + ': '}from {shown}"
 
 
 def class_bars(models: Some | Mapping[str, Some], ax: Ax = None, *,

@@ -184,9 +184,19 @@ def test_show_displays_a_small_picture_with_alt_text_and_closes_the_figure(
                         metadata: shown.extend([picture.data, metadata]))
     plots.show(plots.class_bars({"m": report()}), alt="bars")
     data, metadata = shown
-    assert metadata["image/png"]["alt"] == "bars"
-    assert 1000 < len(data) < 40_000
+    about, (width, _) = metadata["image/png"], Pillow.open(io.BytesIO(data)).size
+    assert about["alt"] == "bars" and width == pytest.approx(2 * about["width"], abs=1)
+    assert 700 < about["width"] < 770 and 1000 < len(data) < 80_000
     assert not plt.get_fignums()
+
+
+def test_a_figure_describes_itself() -> None:
+    both = plots.class_bars({"natural": report(), "robust": report(rob=(1, 2, 3))})
+    said = plots.describe(cast(Figure, both.figure))
+    assert said.startswith("robust error (%) by class, easiest first. natural: from ")
+    assert "robust: from" in said and f"({both.get_xticklabels()[0].get_text()})" in said
+    said = plots.describe(cast(Figure, plots.curves({"loss": [3, 1, 2]}).figure))
+    assert said == "loss by epoch. loss: from 1 to 3"
 
 
 def test_named_classes_are_drawn_in_colour_with_their_own_values() -> None:

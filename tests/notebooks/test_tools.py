@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from tools import build_course, execute, notebooks, pages
 from tools.addresses import addressed, badges, setup_code
-from tools.common import ROOT, ToolError, address, release, sources, write
+from tools.common import ROOT, ToolError, address, sources, write
 from tools.readme_results import replaced
 
 DEMO = (Path(__file__).parent / "demo.py").read_text(encoding="utf-8")

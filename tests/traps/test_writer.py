@@ -33,15 +33,14 @@ from course_lib.methods import METHODS
 from course_lib.models import build
 from course_lib.native import build as kernels
 from course_lib.recipes import run
+from course_lib.tables import compare, results
 from course_lib.training import Optim, fit
 from course_lib.zoo import (
-    compare,
     list_models,
     load_model,
     load_record,
     manifest,
     model_files,
-    results,
 )
 from tests.faults.shims import share
 from tests.helpers import THREE, report, same_weights, with_tiny_recipes
@@ -77,7 +76,7 @@ def amend(root: Path, wrong: int) -> None:
 
 def readable(root: Path) -> dict[str, Any]:
     """The record that all readers agree on; a warning or an error fails the test."""
-    assert len(list_models(root)) == len(results(root=root)) == 2
+    assert len(list_models(root=root)) == len(results(root=root)) == 2
     assert len(compare(NAME, OTHER, root=root))
     assert load_model(NAME, root=root)
     return load_record(NAME, root=root)
@@ -152,7 +151,7 @@ def test_h4_readers_during_amendments(root: Path) -> None:
             files = manifest(root)[NAME]["0"]
             assert load_record(OTHER, root=root) == record()
             rows = stored.read_json(files["record"])["reports"]
-            assert len(list_models(root)) == 2
+            assert len(list_models(root=root)) == 2
             pairs.add((rows[-1]["nat"][0], sha256_of(stored.read(files["weights"]))))
             reads += 5
     finally:
@@ -179,7 +178,7 @@ def test_h4_one_bad_record_hides_no_other(root: Path) -> None:
     (root / NAME / "seed0.json").write_text("{")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert list(list_models(root)["recipe"]) == [OTHER]
+        assert list(list_models(root=root)["recipe"]) == [OTHER]
         assert {*results(root=root)["recipe"]} == {OTHER}
         with pytest.raises(CourseError):
             compare(NAME, OTHER, root=root)
