@@ -164,15 +164,14 @@ def shown(command: str, rows: Any, options: dict[str, Any], as_markdown: bool) -
             return "\n".join(f"{r['recipe']:28} {r['design']:9} LUF {r['luf']:.4f}  LUF_t "
                              f"{r['luf_t']:.3f}  LUF_l {r['luf_l']:.1f}" for r in rows)
         case "results":
-            from course_lib.tables import LEGEND, overview
-            from course_lib.zoo import markdown
+            from course_lib import tables, zoo
 
-            every = overview(*options["names"], root=options["root"])
-            tables = [table.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
-                      for _, table in every.groupby(["data", "classes"], sort=False, dropna=False)]
-            texts = [markdown([t.columns, *t.values], "model", "seeds") if as_markdown
-                     else t.set_index("model").rename_axis(None).to_string() for t in tables]
-            return "\n\n".join(texts if as_markdown else [*texts, LEGEND])
+            every = tables.overview(*options["names"], root=options["root"])
+            parts = [part.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
+                     for _, part in every.groupby(["data", "classes"], sort=False, dropna=False)]
+            texts = [zoo.markdown([t.columns, *t.values], "model", "seeds") if as_markdown
+                     else t.set_index("model").rename_axis(None).to_string() for t in parts]
+            return "\n\n".join(texts if as_markdown else [*texts, tables.LEGEND])
     from course_lib.lab.doctor import text
 
     return text(rows)

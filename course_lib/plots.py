@@ -176,8 +176,7 @@ def cost_of_robustness(natural: Sequence[Report], robust: Sequence[Report], ax: 
     """The standard error that adversarial training adds to each class, over the class's difficulty.
     Both lists hold the same seeds in the same order; differences are taken per seed."""
     if len(natural) != len(robust):
-        raise CourseError(f"{len(natural)} natural reports for {len(robust)} robust ones; give "
-                          "those of the same seeds.")
+        raise CourseError(f"{len(natural)} natural reports for {len(robust)} robust; give pairs.")
     ax, every = axes(ax, 6, 4.4), combine([*natural, *robust], "attack budget")
     ax.axhline(0, color="0.5", lw=0.8)
     before, after = every[:len(natural)], every[len(natural):]

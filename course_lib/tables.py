@@ -145,9 +145,8 @@ def compare(*names: Any, attack: str | None = None, eps: float | str | None = No
 
 def comparable(*names: str, root: Root = None) -> list[StoredModel]:
     """The stored models of these recipes, if all have one data set and the same classes."""
-    stored = {name: seeds for name, seeds in manifest(root).items() if seeds}
     for name in names:
-        pick(stored, name, "model")
+        pick({n: seeds for n, seeds in manifest(root).items() if seeds}, name, "model")
     models = [m for m in stored_models(root, *names) if m.name in names]
     classes = {m.name: f"{m.name}: {m.data}, {', '.join(sorted(r.classes))}" for m in models
                for r in m.reports}
@@ -245,9 +244,8 @@ def chance_range(errors: Errors, times: int = 10_000) -> tuple[float, float]:
     [3.3, 4.8]
     """
     # wrong_c ~ Binomial(n_c, err) for every class c
-    drawn = np.random.default_rng(0).binomial(errors.counts, errors.mean,
-                                              (times, len(errors.counts)))
-    ranges = np.ptp(drawn / errors.counts, axis=1)
+    shape, rng = (times, len(errors.counts)), np.random.default_rng(0)
+    ranges = np.ptp(rng.binomial(errors.counts, errors.mean, shape) / errors.counts, axis=1)
     return float(ranges.mean()), float(np.quantile(ranges, 0.95))
 
 

@@ -225,7 +225,7 @@ def test_overview_has_means_over_seeds(many: Path) -> None:
     assert len(overview(root=many)) == 4 and len(overview("exp*", root=many)) == 2
     with pytest.raises(CourseError, match="make models"):
         overview(root=many / "nowhere")
-    with pytest.raises(CourseError, match="Unknown model 'expl'. There is"):
+    with pytest.raises(CourseError, match="Nothing is called expl"):
         overview("expl", root=many)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -16,7 +17,7 @@ from course_lib import CourseError, compare, load_report, plots, results
 from course_lib.fairness import Errors, Report
 from course_lib.tables import spread
 from course_lib.zoo import alike, columns, combine, flagged, load_reports
-from tests.helpers import THREE, report
+from tests.helpers import report
 
 NAMES = ("cat", "dog", "frog", "bird")
 IMAGES = ({}, {}, {}, {"dog": 20}, {"dog": 20, "frog": 5})  # other counts than ten per class
@@ -174,12 +175,8 @@ def test_e10_the_flag_is_the_average_or_the_worst_class() -> None:
     assert {*warned} == {"cifar10/bat", "cifar10/pgd-at", "cifar10/trades-6"}  # as in the README
 
 
-class Warned(Report):
-    warnings = ("all logits are NaN",)
-
-
 def test_h12_warnings_stand_below_report_and_figure() -> None:
-    r = Warned(report().nat, report().rob, THREE, "pgd20", 8 / 255)
+    r = replace(report(), warnings=("all logits are NaN",))
     for text in (repr(r), r._repr_html_(), plots.class_bars(r).get_xlabel()):
         assert "! all logits are NaN" in text
 
