@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, cast
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.colors import same_color, to_hex, to_rgb
 from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+from PIL import Image as Pillow
 
 from course_lib import CourseError, plots
 from course_lib.datasets.fashion_mnist import FASHION
@@ -94,7 +97,7 @@ def test_each_takes_an_axes_or_makes_one_and_returns_it(name: str) -> None:
 def test_every_public_figure_is_tried_here() -> None:
     public = {n for n, f in vars(plots).items() if callable(f)
               and getattr(f, "__module__", "") == plots.__name__ and not n.startswith("_")}
-    assert public - set(DRAWN) == {"axes", "panels", "show", "difficulty", "front"}
+    assert public - set(DRAWN) == {"axes", "panels", "show", "describe", "difficulty", "front"}
 
 
 def test_bars_have_the_heights_of_the_errors_in_the_order_of_difficulty() -> None:
@@ -191,7 +194,7 @@ def test_show_displays_a_small_picture_with_alt_text_and_closes_the_figure(
 
 
 def test_a_figure_describes_itself() -> None:
-    both = plots.class_bars({"natural": report(), "robust": report(rob=(1, 2, 3))})
+    both = plots.class_bars({"natural": report(), "robust": report(more=200)})
     said = plots.describe(cast(Figure, both.figure))
     assert said.startswith("robust error (%) by class, easiest first. natural: from ")
     assert "robust: from" in said and f"({both.get_xticklabels()[0].get_text()})" in said

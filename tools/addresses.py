@@ -7,8 +7,8 @@ import re
 from tools.common import TEMPLATES, address
 
 BADGE = "[![{text}]({image})]({link})"
-NO_ADDRESS = ("*To read and run this notebook on your computer, open it in a copy of the course. In "
-              "Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*")
+NO_ADDRESS = ("*To run this notebook on your computer, open it in a copy of the course. In Colab "
+              "or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*")
 
 
 def badges(page: str = "", base: str | None = None) -> str:
