@@ -15,7 +15,7 @@ RECIPES: dict[str, Recipe] = {
     **exp1.RECIPES,
     **exp2.RECIPES, **exp3.RECIPES, **exp2.TRIALS, **exp3.TRIALS, **exp2.GRID, **exp3.REPORT,
     **exp4.TRIALS, **exp4.RECIPES,
-    **contest.RECIPES,
+    **contest.TRIALS, **contest.RECIPES,
     **scores.RECIPES,
     **cifar10.RECIPES,
     **gpu.RECIPES,
