@@ -19,7 +19,7 @@ from course_lib.recipes import Recipe
 from course_lib.training import Averaging, Optim, divided
 
 # Two constants of each method, most often its budget in 255ths and one of its own. CFOL's eta is in
-# units of the authors'. Our own recipe is CFOL from the hot start with margins, averaged.
+# units of the authors'. Our own recipe is CFOL from the hot start, averaged; margins were tried.
 TRIED: dict[str, tuple[tuple[float, float], ...]] = {
     "dafa": ((0.64, 1.0), (0.64, 2.0), (0.25, 1.0), (0.25, 2.0)),  # warm-up and lam, at 8/255
     "cfa": ((8, 0.1), (8, 0.3), (10, 0.1), (10, 0.3)),  # lambda1
