@@ -121,11 +121,9 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
         train, copies = recipe.copies.join(train, *earlier[recipe.copies.of], seed)
         place, about = f"{place}-copies-{copies['copies']['weights']}", about | copies
     store = Store(_with_room(Path(out), model) / place, mirror and Path(mirror) / place)
-    wants, part = recipe.method.wants_report, slice(0, recipe.validation_images)
-    validate = None if not wants or recipe.method.update_every is None else partial(
-        _validate, data.val.take(part), recipe.validation, wants == "flips")
     trained = fit(model.to(device()), recipe.method, train, epochs=epochs, optim=recipe.optim,
-                  seed=seed, validate=validate, store=store, fresh=fresh, progress=progress)
+                  seed=seed, validate=_validation(recipe, data.val), store=store, fresh=fresh,
+                  progress=progress)
     about = made_from(recipe, data, epochs) | about | {"identity": trained.identity}
     return trained, {"recipe": label, "seed": seed, "seconds": round(trained.seconds, 1),
                      "made_from": about,
@@ -139,6 +137,15 @@ def _with_room(out: Path, model: nn.Module) -> Path:
 
     check_writable(out, 12 * sum(tensor.nbytes for tensor in model.state_dict().values()))
     return out
+
+
+def _validation(recipe: Recipe, val: Split) -> Callable[[nn.Module, Step], Report] | None:
+    """How the model is validated in training; None where nobody asks."""
+    wants, averaging = recipe.method.wants_report, recipe.optim.averaging
+    if not ((wants and recipe.method.update_every is not None) or (averaging and averaging.accept)):
+        return None
+    part = val.take(slice(0, recipe.validation_images))
+    return partial(_validate, part, recipe.validation, wants == "flips")
 
 
 def _validate(val: Split, attack: PGD, flips: bool, model: nn.Module, at: Step) -> Report:

@@ -32,10 +32,37 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Averaging:
+    """The average of the weights after each epoch from `first` on, counted from 0.
+
+    It replaces the trained weights in the end and has no part in training. With `accept`, an epoch
+    counts only if each class is right under attack at least so often on validation data (FAWA, Wei
+    et al., CVPR 2023). If no epoch counts, the trained weights stay.
+    """
+
+    decay: float = 0.85
+    first: int = 0
+    accept: float = 0.0
+
+    def __post_init__(self) -> None:
+        integer(self.first, "first", 0)
+        if not (0 <= self.decay < 1 and 0 <= self.accept <= 1):
+            raise CourseError(f"decay is {self.decay} (0 to below 1) and accept {self.accept}, the "
+                              "least share of right images in each class (0 to 1).")
+
+    def join(self, average: dict[str, Tensor], now: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The average with the weights and running averages `now`; counters are copied."""
+        # avg <- a avg + (1 - a) theta; the first theta is copied
+        return {k: self.decay * average[k].to(v.device) + (1 - self.decay) * v
+                if average and v.is_floating_point() else v.clone() for k, v in now.items()}
+
+
+@dataclass(frozen=True)
 class Optim:
     """The optimiser as data. `drops` holds (epoch, factor): from that epoch on the rate is
     lr * factor. With `cosine` it falls to zero along a cosine, over so many epochs. `augment` names
-    how each batch is changed before the loss."""
+    how each batch is changed before the loss. With `averaging` an average of the weights is the
+    trained model."""
 
     name: str = "adam"
     lr: float = 1e-3
@@ -46,6 +73,7 @@ class Optim:
     augment: str = field(default="", repr=False)
     nesterov: bool = False
     cosine: int = 0
+    averaging: Averaging | None = None
 
     def __post_init__(self) -> None:
         pick(OPTIMISERS, self.name, "optimiser")
@@ -132,7 +160,7 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
             saver.save()
             if callback and t.group.first:
                 callback(Run(model, t.history, t.seconds, t.identity))
-    return Run(model.eval(), t.history, t.seconds, t.identity)
+    return Run(t.trained().eval(), t.history, t.seconds, t.identity)
 
 
 @dataclass(eq=False)
@@ -147,9 +175,11 @@ class _Training:
     seed: int
     validate: Callable[[nn.Module, Step], Report] | None
     saved = ("memory", "stats", "epoch", "batch", "updated", "loss_sum", "seconds", "reports",
-             "history", "began")
+             "history", "began", "average")
 
     def __post_init__(self) -> None:
+        if self.optim.averaging and self.optim.averaging.accept and not self.validate:
+            raise CourseError("Averaging accepts epochs by validation data; pass validate= to fit.")
         self.group, self.optimiser = processes, self.optim.make(self.model)
         self.device = next(self.model.parameters()).device
         classes = len(self.train.classes)
@@ -164,6 +194,7 @@ class _Training:
         self.identity, self.began = dict[str, Any](), ""  # with a store; the initial weights' hash
         self.reports: list[dict[str, Any]] = []
         self.history: list[dict[str, Any]] = []
+        self.average: dict[str, Tensor] = {}  # of the model's state, with Optim.averaging
         self.consistent = True  # False while a step changes the state
 
     def generator(self, purpose: str, number: int = 0) -> torch.Generator:
@@ -245,15 +276,26 @@ class _Training:
         self.batch, self.updated, self.consistent = self.batch + 1, False, True
 
     def end_epoch(self) -> None:
+        averaging, average = self.optim.averaging, self.average
+        if averaging and self.epoch >= averaging.first:
+            report = self.report(self.at()) if averaging.accept else None
+            if report is None or report.rob.worst <= 1 - averaging.accept:
+                average = averaging.join(average, self.model.state_dict())
         if self.validate and not self.reports:  # the method asked for none
             self.report(self.at())
-        self.consistent = False
+        self.consistent, self.average = False, average
         self.history.append({"epoch": self.epoch + 1, "loss": self.loss_sum / self.batches,
                              "lr": self.optim.rate(self.epoch),
                              "state": {k: v.tolist() for k, v in self.memory.items()},
                              "validation": self.reports})
         self.epoch, self.batch, self.loss_sum, self.reports = self.epoch + 1, 0, 0.0, []
         self.consistent = True
+
+    def trained(self) -> nn.Module:
+        """The model, with the average of its weights if there is one."""
+        if self.average:
+            self.model.load_state_dict(self.average)
+        return self.model
 
     def position(self) -> int:
         """How many batches have been trained on."""

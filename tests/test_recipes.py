@@ -24,7 +24,7 @@ from course_lib.methods.frl import FRL
 from course_lib.methods.frl_report import FRLReport
 from course_lib.methods.natural import Natural
 from course_lib.recipes import Copies, digest, run, stored_name
-from course_lib.training import Optim
+from course_lib.training import Averaging, Optim
 from course_lib.zoo import entry, load_model
 from tests.helpers import network_of, same_weights, tiny_dataset, with_tiny_recipes
 
@@ -191,7 +191,7 @@ SAME = [{"about": "in other words"}, {"seeds": 1}, {"examination": ()}, {"weight
 OTHER = [
     {"optim": Optim("adamw", batch=8)}, {"optim": Optim("sgd", batch=8, momentum=0.9)},
     {"optim": Optim("sgd", batch=8, momentum=0.9, nesterov=True)},
-    {"optim": Optim(batch=8, cosine=2)},
+    {"optim": Optim(batch=8, cosine=2)}, {"optim": Optim(batch=8, averaging=Averaging())},
     {"epochs": 3}, {"transform": "whole"}, {"start": "exp1/natural"},
     {"validation": PGD(steps=3)}, {"dataset": "fashion-mnist"}, {"optim": Optim(batch=9)},
     {"optim": Optim(batch=8, drops=((1, 0.5),))}, {"optim": Optim(batch=8, augment="crop-flip")},

@@ -20,11 +20,11 @@ from course_lib.checkpoints import SaveError
 from course_lib.data import Split
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
-from course_lib.fairness import Report
+from course_lib.fairness import Errors, Report
 from course_lib.machine import environment
 from course_lib.methods import METHODS, Method, Step
 from course_lib.methods.base import State
-from course_lib.training import OPTIMISERS, Optim, Run, divided, fit
+from course_lib.training import OPTIMISERS, Averaging, Optim, Run, divided, fit
 from tests.helpers import (
     THREE,
     Small,
@@ -32,6 +32,7 @@ from tests.helpers import (
     labels,
     left_alone,
     random_states,
+    report,
     same_weights,
     split,
     tiny_dataset,
@@ -254,6 +255,54 @@ def test_what_the_caller_lent_is_given_back() -> None:
     assert handlers == [signal.getsignal(s) for s in SIGNALS]
 
 
+# ---------------------------------------------------------------------------------------- averaging
+
+
+def averaged(*words: Any) -> Optim:
+    return dataclasses.replace(OPTIM, averaging=Averaging(*words))
+
+
+def test_averaging_by_hand() -> None:
+    """avg = a (a theta_2 + (1 - a) theta_3) + (1 - a) theta_4 from the second epoch on, running
+    averages included; counters are the last. The training itself is the same."""
+    plain, *states = [train(model=Small(), epochs=e) for e in (4, 2, 3, 4)]
+    run = train(optim=averaged(0.75, 1), epochs=4)
+    second, third, fourth = (r.model.state_dict() for r in states)
+    for key, value in run.model.state_dict().items():
+        hand = 0.75 * (0.75 * second[key] + 0.25 * third[key]) + 0.25 * fourth[key]
+        torch.testing.assert_close(value, hand if hand.is_floating_point()
+                                   and not key.endswith("tracked") else fourth[key])
+    assert run.history == plain.history and not same(run, plain)
+
+
+def test_an_average_without_memory_or_epochs_is_the_last_model() -> None:
+    for words in ((0.0,), (0.9, 3)):
+        assert same(train(), train(optim=averaged(*words))), words
+
+
+def test_an_average_accepts_epochs_by_the_worst_class_on_validation_data() -> None:
+    """Of three epochs the second alone is good enough; the method's own reports do not matter."""
+    rates, second = iter((3, 0, 3)), train(epochs=2).model
+
+    def check(model: nn.Module, at: Step) -> Report:
+        assert at.batch == BATCHES, "at the end of an epoch"
+        rob = Errors((0, next(rates), 0), (4, 4, 4))
+        return Report(Errors((0, 0, 0), (4, 4, 4)), rob, THREE)
+
+    run = train(optim=averaged(0.5, 0, 0.5), validate=check)
+    assert same_weights(run.model, second) and next(rates, None) is None
+    never = train(optim=averaged(0.5, 0, 1.0), validate=lambda model, at: report())
+    assert same_weights(never.model, train().model), "no epoch was accepted"
+    with pytest.raises(CourseError, match="validate="):
+        train(optim=averaged(0.5, 0, 0.5))
+
+
+@pytest.mark.parametrize("words", [(1.0,), (-0.1,), (math.nan,), (0.5, -1), (0.5, 0, 2.0)])
+def test_an_averaging_that_makes_no_sense(words: tuple[Any, ...]) -> None:
+    with pytest.raises(CourseError, match=r"decay is|first is"):
+        Averaging(*words)
+
+
 # ----------------------------------------------------------------------------------------- resuming
 
 
@@ -261,7 +310,8 @@ def test_what_the_caller_lent_is_given_back() -> None:
 @pytest.mark.parametrize("every", [None, "epoch", 3])
 def test_resuming_from_every_batch_gives_the_same_bits(every: Any, name: str) -> None:
     """A killed run leaves one checkpoint or another: whichever it is, the end is the same."""
-    optim = dataclasses.replace(OPTIM, name=name, momentum=0.9 if name == "sgd" else 0.0)
+    optim = dataclasses.replace(OPTIM, name=name, momentum=0.9 if name == "sgd" else 0.0,
+                                averaging=None if every == 3 else Averaging(0.5))
     words = {"validate": validate, "optim": optim, "method": Remembering(every)}
     undisturbed, saves = train(**words), Memory()
     assert same(undisturbed, train(store=saves, save_every=0, **words)), "saving must not disturb"

@@ -131,7 +131,8 @@ def schedule(optim: Mapping[str, Any]) -> str:
 def also(optim: Mapping[str, Any]) -> str:
     """What else there is to an optimiser."""
     words = {"momentum": "momentum {:g}", "weight_decay": "weight decay {:g}",
-             "augment": "images changed by {}"}
+             "augment": "images changed by {}",
+             "averaging": "average of the weights (decay {0[decay]:g}, from epoch {0[first]} on)"}
     return "".join(f", {text.format(optim[word])}" for word, text in words.items()
                    if optim.get(word))
 

@@ -8,13 +8,14 @@ Add your own here, or in your own script: RECIPES["mine/x"] = Recipe(...).
 
 from __future__ import annotations
 
-from course_lib.experiments import cifar10, exp1, exp2, exp3, exp4, gpu, scores
+from course_lib.experiments import cifar10, contest, exp1, exp2, exp3, exp4, gpu, scores
 from course_lib.recipes import Recipe
 
 RECIPES: dict[str, Recipe] = {
     **exp1.RECIPES,
     **exp2.RECIPES, **exp3.RECIPES, **exp2.TRIALS, **exp3.TRIALS, **exp2.GRID, **exp3.REPORT,
     **exp4.TRIALS, **exp4.RECIPES,
+    **contest.TRIALS, **contest.RECIPES,
     **scores.RECIPES,
     **cifar10.RECIPES,
     **gpu.RECIPES,

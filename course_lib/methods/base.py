@@ -36,6 +36,7 @@ class Method:
     update_every: ClassVar[Any] = None
     # the report that `update` reads: "errors", "flips" (these count changed predictions too) or ""
     wants_report: ClassVar[str] = "errors"
+    limits: ClassVar[tuple[tuple[str, float, float], ...]] = ()  # least and largest constants
     # class name and constants in the digests of a method that was once part of another class
     RECORDED_AS: ClassVar[Mapping[str, Any]] = {}
 
@@ -47,6 +48,12 @@ class Method:
                 raise CourseError(f"A method is called {name!r} already, {other.__module__}."
                                   f"{other.__qualname__}. Give {cls.__qualname__} another name.")
             METHODS[name] = cls
+
+    def __post_init__(self) -> None:
+        for word, low, high in self.limits:
+            if (value := getattr(self, word)) is not None and not low <= value <= high:
+                raise CourseError(f"{word} is {value}; {self.name} takes a number from {low} to "
+                                  f"{high}.")
 
     def init_state(self, n_classes: int) -> State:
         """The memory before the first batch: a dict of tensors, saved with every checkpoint."""

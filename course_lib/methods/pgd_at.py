@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.attacks import PGD
-from course_lib.errors import CourseError
 from course_lib.methods.base import Method, State, Step
 
 
@@ -26,13 +25,10 @@ class PGDAT(Method):
     """
 
     name = "pgd_at"
+    limits = (("mix", 0, 1),)
 
     attack: PGD = PGD(steps=10)
     mix: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.mix <= 1:
-            raise CourseError(f"mix is {self.mix}; it is the clean share of a batch, from 0 to 1.")
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
         order = torch.randperm(len(x), generator=at.generator)

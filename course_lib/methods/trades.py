@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -34,8 +35,16 @@ class TRADES(Method):
     beta: float = 6.0  # the paper's 1 / lambda
     attack: PGD = PGD(steps=10, objective="kl", start="gaussian")
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State,
+             at: Step) -> Tensor | tuple[Tensor, State]:
         z = self.attack(model, x, y, generator=at.generator)
         clean, attacked = model(x), model(z)
         # CE(f(x), y) + beta KL(p(x) || p(x'))
         return F.cross_entropy(clean, y) + self.beta * kl(clean, attacked).mean()
+
+    def terms(self, model: nn.Module, x: Tensor, y: Tensor, at: Step,
+              **budgets: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """CE(f(x), y) and KL(p(x) || p(x')) of each example, and f(x'), for methods that weight."""
+        z = self.attack(model, x, y, generator=at.generator, **budgets)
+        clean, attacked = model(x), model(z)
+        return F.cross_entropy(clean, y, reduction="none"), kl(clean, attacked), attacked
