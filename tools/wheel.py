@@ -52,7 +52,7 @@ def main() -> None:
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else BUILD / "wheel"
     shutil.rmtree(out, ignore_errors=True)
     wheel = build(out)
-    bundle = shutil.copy(wheel, out.parent / "course.zip")  # a wheel is a zip
+    bundle = Path(shutil.copy(wheel, out.parent / "course.zip"))  # a wheel is a zip
     for file in (wheel, bundle):
         print(f"{file} ({file.stat().st_size / 1e6:.1f} MB)")
 
