@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tools.common import BUILD, ROOT, ToolError
 
@@ -18,7 +19,7 @@ FILES = ("pyproject.toml", "requirements.txt", "README.md", "LICENSE", "LICENSE-
 LARGEST = 40e6  # bytes
 
 
-def left_out(folder: Path, names: list[str]) -> list[str]:
+def left_out(folder: Any, names: list[str]) -> list[str]:
     """What the wheel leaves out: the weights of further seeds, and what writers leave behind."""
     return [name for name in names if name.startswith(".")
             or (name.endswith(".safetensors") and name != "seed0.safetensors")]
