@@ -178,14 +178,14 @@ def shown(command: str, rows: Any, options: dict[str, Any], as_markdown: bool) -
 
 
 @contextmanager
-def in_words() -> Iterator[None]:
+def warnings_in_words(command: str) -> Iterator[None]:
     """Python's warnings as plain sentences."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda words, *_: print(f"Warning: {words}", file=sys.stderr)
+        warnings.showwarning = lambda words, *_: print(
+            in_shell_words(f"Warning: {words}", command), file=sys.stderr)
         yield
 
 
-@in_words()
 def main(argv: Sequence[str] | None = None) -> int:
     options = vars(parser().parse_args(argv))
     command, as_json = options.pop("command"), options.pop("json")
@@ -203,7 +203,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "scheduler" in options:
         options["backend"] = "dask" if options["scheduler"] else "loky"
     try:
-        if (rows := resolve(f"course_lib.{COMMANDS[command][1]}")(**options)) is None:
+        with warnings_in_words(command):
+            rows = resolve(f"course_lib.{COMMANDS[command][1]}")(**options)
+        if rows is None:
             return 0  # of several processes the first one speaks
         text = (json.dumps(rows, default=vars) if as_json
                 else rows if isinstance(rows, str) else shown(command, rows, options, as_markdown))
@@ -230,8 +232,6 @@ def leave(code: int) -> NoReturn:
 
 def program() -> NoReturn:
     """The script course-lib, and python -m course_lib."""
-    command = next((word for word in sys.argv[1:] if word in COMMANDS), "doctor")
-    warnings.formatwarning = lambda message, *_: in_shell_words(f"Note: {message}\n", command)
     leave(main())
 
 

@@ -25,7 +25,7 @@
 # **Time:** five minutes to read and less than a minute to run on two processor cores; ten minutes more for the two exercises.
 
 # %% [markdown] tags=["badges"]
-# *To read and run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
+# *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
 
 # %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
 # @title Set up: run me first

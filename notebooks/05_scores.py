@@ -25,7 +25,7 @@
 # **Time:** forty minutes to read, about a minute to run on two processor cores; twenty minutes more for the exercises.
 
 # %% [markdown] tags=["badges"]
-# *To read and run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
+# *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
 
 # %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
 # @title Set up: run me first

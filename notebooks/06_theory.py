@@ -21,7 +21,7 @@
 # from the other. Our networks confirm 8 of the model's 13 predictions; but in them adversarial training makes *every* class more robust.
 
 # %% [markdown] tags=["badges"]
-# *To read and run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
+# *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
 
 # %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
 # @title Set up: run me first

@@ -183,7 +183,7 @@ def test_interrupted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
         (["train", "exp1/natural", "--limit", "0"], "limit is 0"),
         (["train", "tiny/first", "--epochs", "-1"], "epochs is -1"),
         (["train", "exp1/natural", "--data", "nowhere"], "nowhere lacks train-images"),
-        (["train", "tiny/first", "--out", "models/manifest.json"], "Choose a folder"),
+        (["train", "tiny/first", "--out", "models/manifest.json"], "choose a folder"),
         (["train", "tiny/second", "--seed", "5"], "needs tiny/first, seed 5"),
         (["sweep", "tony"], "Nothing is called tony"),
         (["score", "tony"], "Nothing is called tony"),

@@ -111,7 +111,7 @@ def test_the_time_of_a_training_is_measured_and_guessed() -> None:
     assert re.fullmatch(rf"exp1/pgd-at: {time} on one CPU core \(measured\), {time} on a GPU "
                         r"\(an estimate\)", line)
     assert session.how_long("exp1/natural", "exp1/pgd-at").splitlines()[1] == line
-    with pytest.raises(CourseError, match="Unknown model 'exp1/nothing'"):
+    with pytest.raises(CourseError, match="Nothing is called exp1/nothing"):
         session.how_long("exp1/nothing")
 
 

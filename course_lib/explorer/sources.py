@@ -84,15 +84,15 @@ class Checkpoint(Source):
     @cached_property
     def record(self) -> dict[str, Any]:
         """The part of a finished training's record that a checkpoint has."""
-        identity = self.state["identity"]
-        done = f"checkpoint: {self.state.get('epoch')} of {identity.get('epochs')} epochs"
-        made = {"classes": identity["classes"].split(", "), "recipe": {"method": {"name": done}}}
+        classes = self.state["identity"]["classes"].split(", ")
+        done = f"checkpoint after {self.state.get('epoch')} epochs"
+        made = {"classes": classes, "recipe": {"method": {"name": done}}}
         return {"made_from": made, "history": self.state.get("history", [])}
 
     @cached_property
     def model(self) -> nn.Module:
         """The network of the kind that the store names, if every shape fits."""
-        kind = self.state["identity"]["model"].partition(" ")[0]
+        kind = self.state["identity"]["model"].partition("{")[0]
         for name in (n for n, make in MODELS.items() if getattr(make, "__name__", n) == kind):
             model = build(name, classes=len(self.classes))
             with contextlib.suppress(RuntimeError):  # names or shapes differ

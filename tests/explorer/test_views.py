@@ -255,7 +255,7 @@ def test_checkpoints_and_finished_runs_of_ones_own(tmp_path: Path) -> None:
     x.attack(choice)
     assert "20 test images" in x.draw(choice).alt
     rows = {r["model"]: r for r in table(x.models).to_dict("records")}
-    assert rows[label]["method"] == "checkpoint: 1 of 1 epochs" and set(rows) == set(x.models)
+    assert rows[label]["method"] == "checkpoint after 1 epochs" and set(rows) == set(x.models)
     x.models |= from_folder(tmp_path)
     with pytest.raises(CourseError, match="Attack now"):
         x.draw(choice)  # the folder was read again: a newer checkpoint has no results yet

@@ -216,7 +216,7 @@ def test_h19_what_is_hidden_stays_hidden(n: int, data: Any) -> None:
 
 
 @pytest.mark.parametrize(("words", "code", "say"), [
-    ("evaluate cifar10/pgd-at --per-class 2 --attack pgd10", 0, "Note: CIFAR-10.*--data FOLDER"),
+    ("evaluate cifar10/pgd-at --per-class 2 --attack pgd10", 0, "Warning: CIFAR-10.*--data FOLDER"),
     ("train exp1/pgd-at", 1, r"--data FOLDER\), or ask for the 6,000 embedded ones: --limit 6000"),
     ("train cifar10/pgd-at", 1, "embedded: --limit 2000"), ("examine cifar10/pgd-at --jobs 1 "
      "--attack pgd10 --per-class 2", 1, "the 2,000 that are embedded")])

@@ -33,7 +33,7 @@ from course_lib.zoo import load_record
 from tests.helpers import Small, same_weights, split, with_tiny_recipes
 
 TRAIN, VAL, OTHER_VAL = split(12), split(6, seed=1), split(6, seed=2)
-ATTACK = PGD(0.1, 0.05, 1)
+ATTACK = PGD(0.1, 0.1, 1)
 
 
 class Weighted(Method):
@@ -61,7 +61,7 @@ class Foreign:
 
 def checks(val: Any = VAL, eps: float = 0.1) -> Callable[..., Any]:
     def validate(model: nn.Module, at: Step) -> Any:
-        return evaluate(model, val, PGD(eps, 0.05, 1), progress=False)
+        return evaluate(model, val, PGD(eps, eps, 1), progress=False)
     return validate
 
 
@@ -102,7 +102,7 @@ WRITTEN = {"method": of(LOSS.format(1, 1, 1))()}
 # what is given at first, what is given then, and what the refusal names
 EDITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a2: a field of a plain class": ({}, {"method": Weighted(2.0)}, "method.weight is 2.0, was 1"),
-    "a2: a field of its attack": ({}, {"method": Weighted(attack=PGD(0.1, 0.05, 2))},
+    "a2: a field of its attack": ({}, {"method": Weighted(attack=PGD(0.1, 0.1, 2))},
                                   "method.attack.steps is 2, was 1"),
     "a2: a foreign attack's": ({"method": Weighted(attack=Foreign())},
                                {"method": Weighted(attack=Foreign(0.02))}, "method.attack.step "),
@@ -165,7 +165,7 @@ OTHER = {"optim": {
 
 def frl(part: str = "", **other: Any) -> dict[str, Any]:
     """A training of FRL in which a field of the optimiser, method or attack is another one."""
-    attack = PGD(**{"eps": 0.1, "step_size": 0.05, "steps": 1, "objective": "kl",
+    attack = PGD(**{"eps": 0.1, "step_size": 0.1, "steps": 1, "objective": "kl",
                     **(other if part == "attack" else {})})
     return {"optim": Optim(**{"batch": 4, **(other if part == "optim" else {})}),
             "method": METHODS["frl"](attack=attack, **(other if part == "method" else {}))}
@@ -362,7 +362,7 @@ def test_h10_a_changed_hot_start_is_not_finished(tmp_path: Path, tiny: pytest.Mo
 
 
 @pytest.mark.parametrize(("attack", "label"), [
-    (PGD(steps=20), "pgd20"), (PGD(0.3, steps=20), "pgd20"), (PGD(steps=10), "pgd10"),
+    (PGD(steps=20), "pgd20"), (PGD(0.1, steps=20), "pgd20"), (PGD(steps=10), "pgd10"),
     (PGD(16 / 255, 4 / 255, 20), "pgd20, step 4/255")])
 def test_h25_a_record_names_the_attack_of_its_validation(
         attack: PGD, label: str, tmp_path: Path, tiny: pytest.MonkeyPatch) -> None:
