@@ -63,6 +63,7 @@ def test_the_same_command_goes_on(tmp_path: Path) -> None:
     assert all({**record, "seconds": 0} == {**runs[0][1], "seconds": 0} for _, record in runs)
 
 
+@pytest.mark.filterwarnings("ignore::course_lib.errors.CourseWarning")
 def test_an_edited_recipe_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, record = trained(FIRST, tmp_path)
     monkeypatch.setitem(RECIPES, FIRST,

@@ -123,7 +123,8 @@ def tamper(root: Path, kind: str, by: float) -> None:
     path = root / "tiny/first/seed0.json"
     record = json.loads(path.read_text())
     row = record["reports"][0]
-    row[kind] = [e + by if e + by <= 1 and kind == "rob" else e - by for e in row[kind]]
+    row[kind] = [e + by if e + by <= 1 and kind == "rob" else max(e - by, least) for e, least in
+                 zip(row[kind], row["nat"] if kind == "rob" else [0] * 9, strict=False)]
     publish("tiny/first", 0, build("lenet5", classes=3), record, root)
 
 

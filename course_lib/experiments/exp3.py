@@ -31,7 +31,7 @@ RECIPES: dict[str, Recipe] = {
     for name, variant in VARIANTS.items() for tau in TOLERANCES}
 RECIPES["exp3/remargin-2021"] = from_hot_start(
     "FRL (rm) with the constants of the authors' code of 2021, tolerance 0.1",
-    FRL.preset("authors_2021", "rm", attack=trades_attack(EPS)))
+    FRL.preset("authors_2021", "rm", attack=trades_attack(EPS)), weights=False)
 TRIALS: dict[str, Recipe] = trials("rmrw")
 
 REPORTS: dict[str, Any] = {"variant": "rm", "rates": (1.0, 0.0, 10.0),
@@ -43,4 +43,4 @@ REPORT: dict[str, Recipe] = {
     "exp3/report-remargin-mended": dataclasses.replace(
         report_scheme("The report's Remargin 1:10 without the slip, a check every 20 batches",
                       METHODS["frl_report_mended"](**REPORTS, update_every=20), epochs=10),
-        validation=PGD(eps=16 / 255, step_size=1 / 255))}
+        validation=PGD(eps=16 / 255, step_size=1 / 255), weights=False)}

@@ -97,7 +97,7 @@ def test_the_wheel_holds_the_data_and_works_by_itself(tmp_path: Path) -> None:
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); import course_lib, json\n"
         "d = course_lib.load('fashion-mnist', limit=1000)\n"
         "n = len(course_lib.load_model('exp1/pgd-at').state_dict())\n"
-        "n = len(course_lib.zoo.results('exp1')) * (n > 0)\n"
+        "n = len(course_lib.results('exp1')) * (n > 0)\n"
         "print(json.dumps([course_lib.__file__, len(d.train), len(d.val), len(d.test), n]))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True,

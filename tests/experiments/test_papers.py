@@ -141,6 +141,7 @@ def test_ours_attack_as_the_papers_in_bfloat16_and_take_a_step(name: str) -> Non
     takes_a_step(OURS[name], 10, 8)
 
 
+@pytest.mark.filterwarnings("ignore::course_lib.errors.CourseWarning")
 def test_frl_from_its_hot_start_to_a_record(tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     """Both halves as `train` runs them, on 50 embedded images; a record says that the attack was

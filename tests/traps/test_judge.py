@@ -219,7 +219,6 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no such attack": (lambda: quiet(Small(), split(), "pgd30"), "Unknown attack 'pgd30'"),
     "a strange attack": (lambda: quiet(Small(), split(), [1]), "The attack is list; give a name"),
     "another's class": (lambda: quiet(Small(), split(), Shift), "The attack is Shift; give"),
-    "double images": (lambda: quiet(Small(), (X.double(), Y)), r"images.float\(\) makes them"),
     "double in PGD": (lambda: PGD()(Small(), X.double(), Y), r"images.float\(\) makes them"),
     "negative labels": (lambda: quiet(Small(), (X, -Y)), "from 0"),
     "generator": (lambda: PGD()(Small(), X, Y, generator="one"), "generator is 'one'"),
