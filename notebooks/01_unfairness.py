@@ -283,8 +283,8 @@ found = {c: spread(HALF, "nat", c, minus=NAT) for c in classes}
 rest = np.mean([s.mean for c, s in found.items() if c != "Shirt"])
 assert f"{100 * found['Shirt'].mean:.1f} {100 * rest:.1f}" == "15.6 0.6"
 assert found["T-shirt/top"].high < 0
-for name, predicted in (("Shirt", ""), ("T-shirt/top", f"You predicted: {t_shirt or '–'}")):
-    print(f"{name}: {interval(found[name], sign='+')} points.", predicted)
+for name, said in (("Shirt", ""), ("T-shirt/top", f"You predicted: {t_shirt or '–'}")):
+    print(f"{name}: {interval(found[name], sign='+')} points.", said)
 
 # %% [markdown]
 # Pearson's $r$ measures how close the points are to a straight line. For the classes' errors $u_c$ before, and changes $v_c$,
@@ -329,8 +329,8 @@ claim_2.round(2)
 p = claim_2["p"].unstack()
 assert (p.drop(columns="robust, 8/255") < 0.05).all().all()
 assert (p["robust, 8/255"] > 0.2).all() and (claim_2["p without Shirt"] > 0.05).all()
-fell = [spread(HALF, "rob", c, eps=e / 255, minus=NAT) for c in classes for e in (8, 16)]
-assert max(s.high for s in fell) < 0
+rob = [spread(HALF, "rob", c, eps=e / 255, minus=NAT) for c in classes for e in (8, 16)]
+assert max(s.high for s in rob) < 0
 print("Without Shirt, beyond chance: no. You predicted:", rule or "–")
 
 # %% [markdown]
