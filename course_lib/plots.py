@@ -24,7 +24,7 @@ from torch import Tensor
 
 from course_lib.errors import CourseError, pick
 from course_lib.fairness import Errors, Report, Spread, class_spreads
-from course_lib.zoo import combine
+from course_lib.zoo import budget, combine
 
 # Okabe and Ito's palette: readers with any kind of colour vision can distinguish any two of these.
 # Hatches and markers repeat the distinction for print in black and white.
@@ -138,6 +138,39 @@ def _say(ax: Axes, reports: Iterable[Report], xlabel: str) -> None:
     """The label of the x axis, and below it the warnings about the figures that are drawn."""
     words = dict.fromkeys(w for r in reports for w in getattr(r, "warnings", ()))
     ax.set_xlabel("\n".join([xlabel, *(f"! {w}" for w in words)]))
+
+
+def side_by_side(models: Mapping[str, Some], *, width: float = 8, height: float = 3.2) -> Axes:
+    """One panel per model: its standard error per class beside the robust error, as the figures of
+    the reproduction report. The classes are in the order of the first model's `difficulty`."""
+    seeds = {label: [m] if isinstance(m, Report) else [*m] for label, m in models.items()}
+    same = iter(combine(r for reports in seeds.values() for r in reports))
+    seeds = {label: [next(same) for _ in reports] for label, reports in seeds.items()}
+    drawn = panels(len(seeds), width, height, sharey=True)
+    order = difficulty(next(iter(seeds.values())))
+    for ax, (label, reports) in zip(drawn, seeds.items(), strict=True):
+        attack = f"{reports[0].attack} {budget(reports[0].eps)}"
+        class_bars({"standard": reports, attack: reports}, ax, kind=("nat", "rob"), order=order)
+        ax.set(ylim=(0, 100), ylabel=ax.get_ylabel() if ax is drawn[0] else "")
+        ax.set_title(label, pad=22, fontsize=11)
+    return drawn[-1]
+
+
+def dumbbells(before: Some, after: Some, ax: Ax = None, *, kind: str = "nat",
+              labels: tuple[str, str] = ("before", "after")) -> Axes:
+    """Each class's error before and after, hardest class last; vermilion where it rises."""
+    first, then = ([m] if isinstance(m, Report) else [*m] for m in (before, after))
+    every = combine([*first, *then], "attack budget" if kind == "nat" else "")
+    x, y = (100 * np.mean([getattr(r, kind).by_class for r in reports], axis=0)
+            for reports in (every[:len(first)], every[len(first):]))
+    order, at = np.argsort(x, kind="stable"), np.arange(len(x))
+    ax = axes(ax, 5, 3.4)
+    ax.vlines(at, x[order], y[order], lw=3, zorder=1,
+              color=[COLOURS[5] if up else COLOURS[0] for up in (y > x)[order]])
+    ax.plot(at, x[order], "o", ms=6, mfc="white", mec="0.2", label=labels[0])
+    ax.plot(at, y[order], "o", ms=6, color="black", label=labels[1])
+    _columns(ax, [every[0].classes[c] for c in order])
+    return _finish(ax, ylabel=f"{pick(KINDS, kind, 'kind of error')} (%)")
 
 
 def difficulty(reports: Some) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, cast
 
@@ -47,6 +48,7 @@ DRAWN: dict[str, tuple[Any, ...]] = {  # what each function is given before `ax`
     "class_bars": ({"a": report(), "b": seeds()},),
     "probabilities": ({"p": torch.full((10,), 0.1)}, FASHION),
     "cost_of_robustness": (seeds(), seeds(150)),
+    "dumbbells": (seeds(), seeds(150)),
     "class_scatter": (np.arange(10.0), np.arange(10.0) ** 2, FASHION),
     "class_curves": ([[0.1] * 10, [0.2] * 10], FASHION),
     "by_budget": ([1, 2], np.eye(2), "ab"),
@@ -97,7 +99,43 @@ def test_each_takes_an_axes_or_makes_one_and_returns_it(name: str) -> None:
 def test_every_public_figure_is_tried_here() -> None:
     public = {n for n, f in vars(plots).items() if callable(f)
               and getattr(f, "__module__", "") == plots.__name__ and not n.startswith("_")}
-    assert public - set(DRAWN) == {"axes", "panels", "show", "describe", "difficulty", "front"}
+    assert public - set(DRAWN) == {"axes", "panels", "show", "describe", "difficulty", "front",
+                                   "side_by_side"}
+
+
+def reordered(r: Report) -> Report:
+    """The same errors with the classes in reverse order."""
+    nat, rob = (Errors(e.wrong[::-1], e.counts) for e in (r.nat, r.rob))
+    return Report(nat, rob, r.classes[::-1], r.attack, r.eps)
+
+
+def test_models_side_by_side_have_their_classes_in_one_order() -> None:
+    first, other = report(), report(EASY[::-1], more=200)
+    left, right = plots.side_by_side({"a": first, "b": [reordered(other)]}).figure.axes
+    order = plots.difficulty(first)
+    for ax, r in ((left, first), (right, other)):
+        errors = np.concatenate([r.nat.by_class[order], r.rob.by_class[order]])
+        assert [bar.get_height() for bar in ax.patches] == pytest.approx(100 * errors)
+        assert ticks(ax.get_xticklabels()) == [FASHION[c] for c in order]
+    assert legend(right) == ["standard", "pgd20 8/255"] and left.get_title() == "a"
+    with pytest.raises(CourseError):
+        plots.side_by_side({"a": first, "b": replace(first, eps=16 / 255)})
+
+
+def test_a_dumbbell_joins_a_class_before_and_after() -> None:
+    before, after = report(), report((*(n + 50 for n in EASY[:9]), 10))
+    ax = plots.dumbbells(before, reordered(after), kind="rob", labels=("control", "Reweight"))
+    order = np.argsort(before.rob.by_class, kind="stable")
+    hollow, full = (line.get_ydata() for line in ax.lines)
+    assert hollow == pytest.approx(100 * before.rob.by_class[order])
+    assert full == pytest.approx(100 * after.rob.by_class[order])
+    assert legend(ax) == ["control", "Reweight"]
+    (joins,) = ax.collections
+    assert [segment[:, 1].tolist() for segment in joins.get_segments()] == [
+        [pytest.approx(a), pytest.approx(b)] for a, b in zip(hollow, full, strict=True)]
+    colours = [to_hex(c).upper() for c in joins.get_colors()]
+    assert colours == [plots.COLOURS[5] if b > a else plots.COLOURS[0]
+                       for a, b in zip(hollow, full, strict=True)] and len({*colours}) == 2
 
 
 def test_bars_have_the_heights_of_the_errors_in_the_order_of_difficulty() -> None:

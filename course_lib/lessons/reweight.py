@@ -11,23 +11,23 @@ from torch import Tensor
 from course_lib.lessons.lesson import Exercise
 
 # two, none and all above zero; not always ten classes
-PHI = [(torch.tensor([0.0, 0.0, 0.3, 0.05]),), (torch.zeros(5),),
+LAM = [(torch.tensor([0.0, 0.0, 0.3, 0.05]),), (torch.zeros(5),),
        (0.05 * torch.rand(10, generator=torch.Generator().manual_seed(4)),)]
-WEIGHTS = Exercise(lambda phi: 1 / len(phi) + phi - phi.mean(), cases=PHI,
+WEIGHTS = Exercise(lambda lam: 1 / len(lam) + lam - lam.mean(), cases=LAM,
                    tolerance=1e-5, mistakes={
     "1/C is missing: it is each class's weight where every multiplier is zero.":
-        lambda phi: phi - phi.mean(),
-    "These sum to more than one. Subtract the mean of phi.": lambda phi: 1 / len(phi) + phi,
-    "You subtract the sum of phi. Subtract its mean, the sum divided by C.":
-        lambda phi: 1 / len(phi) + phi - phi.sum(),
-    "You scale the weights to sum to one. The Lagrangian subtracts the mean of phi.":
-        lambda phi: (1 / len(phi) + phi) / (1 + phi.sum()),
-    "This is the report's softmax, not the Lagrangian.": lambda phi: torch.softmax(phi, 0),
-    "There are not always ten classes: 1/C with C = len(phi).": lambda phi: 0.1 + phi - phi.mean(),
-    "Every class starts from 1/C, not from 1.": lambda phi: 1 + phi - phi.mean(),
+        lambda lam: lam - lam.mean(),
+    "These sum to more than one. Subtract the mean of lam.": lambda lam: 1 / len(lam) + lam,
+    "You subtract the sum of lam. Subtract its mean, the sum divided by C.":
+        lambda lam: 1 / len(lam) + lam - lam.sum(),
+    "You scale the weights to sum to one. The Lagrangian subtracts the mean of lam.":
+        lambda lam: (1 / len(lam) + lam) / (1 + lam.sum()),
+    "This is the report's softmax, not the Lagrangian.": lambda lam: torch.softmax(lam, 0),
+    "There are not always ten classes: 1/C with C = len(lam).": lambda lam: 0.1 + lam - lam.mean(),
+    "Every class starts from 1/C, not from 1.": lambda lam: 1 + lam - lam.mean(),
 }, hints=(
     "1/C, plus the class's own multiplier, minus its share of the cost of all multipliers.",
-    "(1/C) times the sum of all phi is phi.mean(), and C is len(phi).",
+    "(1/C) times the sum of all lam is lam.mean(), and C is len(lam).",
 ), praise="This line is all of the authors' cost-sensitive learning.")
 
 
