@@ -13,10 +13,12 @@ from torch import Tensor
 from course_lib import diagnostics as diag
 from course_lib.attacks import PGD
 from course_lib.data import Split
+from course_lib.fairness import Spread
 from course_lib.inference import predict
 from course_lib.lessons.lesson import Exercise
-from course_lib.tables import spread
+from course_lib.tables import interval, spread, verdict
 
+THIN = "\u202f"  # a narrow space at which a line does not break
 MODELS = {"PGD-AT": "exp4/pgd-at", "TRADES (1)": "exp4/trades-1", "TRADES (6)": "exp4/trades-6",
           "FRL (0.05)": "exp3/reweight-remargin-05", "FRL (0.07)": "exp3/reweight-remargin-07",
           "BAT (code)": "exp4/bat-code", "BAT (paper)": "exp4/bat-paper", "FAT": "exp4/fat",
@@ -70,10 +72,24 @@ def beside(table: str, recipes: Mapping[str, str]) -> Any:
     for label, recipe in recipes.items():
         printed = [f"{v:.1f}" for v in PRINTED[table].get(label, ())] or ["–"] * 6
         ours = [f"{100 * spread(recipe, *figure).mean:.1f}" for figure in FIGURES.values()]
-        # no-break spaces keep a cell on one line
-        rows[label] = [f"{a}\u00a0/\u00a0{b}" for a, b in zip(printed, ours, strict=True)]
+        rows[label] = [f"{a}{THIN}/{THIN}{b}" for a, b in zip(printed, ours, strict=True)]
     return pd.DataFrame.from_dict(rows, orient="index", columns=[*FIGURES])
 
+
+
+def words(difference: Spread) -> str:
+    """A difference with its interval and verdict: +1.6 [+1.3, +1.9] higher."""
+    return f"{interval(difference, sign='+').replace(' ', THIN)} {verdict(difference)}"
+
+
+def claim(error: str, rival: str, recipe: str) -> tuple[str, str, str]:
+    """BAT minus a row of Table 1 or 2 in the paper, here, and what this says of the claim."""
+    printed, k = PRINTED["CIFAR-10"] | PRINTED["Table 2"], [*FIGURES].index(error)
+    theirs = printed["BAT (code)"][k] - printed[rival][k]
+    ours = spread(MODELS["BAT (code)"], *FIGURES[error], minus=recipe)
+    agrees = {"lower": theirs < 0, "higher": theirs > 0}.get(verdict(ours))
+    answer = {None: verdict(ours), True: "confirmed", False: "reversed"}[agrees]
+    return f"{theirs:+.1f}", interval(ours, sign="+").replace(" ", THIN), answer
 
 
 def fairness(model: Any, few: Split, many: Split) -> dict[str, float]:
