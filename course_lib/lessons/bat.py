@@ -1,17 +1,126 @@
-"""Exercises of notebook 04: the boundary pair of a walk, BAT's loss, and how evenly the wrong
-answers are spread."""
+"""Notebook 04: exercises on the boundary pair and on how evenly predictions are spread; the tables
+that BAT's authors print; and the measures of its two kinds of fairness."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy as ce
 
-from course_lib.lessons.lesson import Cases, Exercise
+from course_lib import diagnostics as diag
+from course_lib.attacks import PGD
+from course_lib.data import Split
+from course_lib.fairness import Spread
+from course_lib.inference import predict
+from course_lib.lessons.lesson import Exercise
+from course_lib.tables import interval, spread, verdict
+
+THIN = "\u202f"  # a narrow space at which a line does not break
+MODELS = {"PGD-AT": "exp4/pgd-at", "TRADES (1)": "exp4/trades-1", "TRADES (6)": "exp4/trades-6",
+          "FRL (0.05)": "exp3/reweight-remargin-05", "FRL (0.07)": "exp3/reweight-remargin-07",
+          "BAT (code)": "exp4/bat-code", "BAT (paper)": "exp4/bat-paper", "FAT": "exp4/fat",
+          "GAIRAT": "exp4/gairat"}
+
+FIGURES = {"Avg.Std": ("nat", "mean"), "Worst Std": ("nat", "worst"), "Avg.Bndy": ("bnd", "mean"),
+           "Worst Bndy": ("bnd", "worst"), "Avg.Rob": ("rob", "mean"),
+           "Worst Rob": ("rob", "worst")}
+# Sun et al. (AAAI 2023), Tables 1 to 4: the six errors under PGD-20, in percent
+PRINTED: dict[str, dict[str, tuple[float, ...]]] = {
+    "CIFAR-10": {
+        "PGD-AT": (13.43, 31.40, 39.47, 54.90, 52.90, 81.20),
+        "TRADES (1)": (12.82, 27.80, 38.91, 57.80, 51.73, 79.70),
+        "TRADES (6)": (15.79, 36.30, 31.60, 45.60, 47.39, 73.80),
+        "FRL (0.05)": (14.79, 26.90, 38.76, 53.70, 53.55, 80.60),
+        "FRL (0.07)": (15.10, 27.50, 36.16, 48.70, 51.26, 76.20),
+        "BAT (code)": (12.91, 25.90, 31.57, 44.40, 44.48, 70.30)},
+    "CIFAR-100": {
+        "PGD-AT": (40.40, 80.00, 36.95, 57.00, 77.35, 98.00),
+        "TRADES (1)": (40.14, 79.00, 38.01, 58.00, 78.15, 99.00),
+        "TRADES (6)": (44.14, 81.00, 28.75, 53.00, 72.89, 97.00),
+        "FRL (0.05)": (43.20, 82.00, 29.00, 49.00, 73.68, 97.00),
+        "FRL (0.07)": (46.50, 83.00, 28.88, 51.00, 75.38, 97.00),
+        "BAT (code)": (40.25, 79.00, 28.68, 47.00, 70.93, 94.00)},
+    "Imagenette": {
+        "PGD-AT": (34.26, 46.10, 32.92, 41.60, 67.18, 84.20),
+        "TRADES (1)": (27.22, 39.60, 36.55, 50.20, 63.77, 83.40),
+        "TRADES (6)": (29.99, 41.10, 27.42, 38.30, 57.41, 81.90),
+        "FRL (0.05)": (28.05, 40.90, 32.00, 42.30, 60.05, 81.30),
+        "FRL (0.07)": (28.28, 39.60, 31.82, 42.60, 60.10, 81.00),
+        "BAT (code)": (26.80, 39.30, 30.24, 37.60, 57.04, 80.10)},
+    "Table 2": {
+        "1: pair alone": (15.01, 28.80, 31.89, 47.20, 47.90, 73.90),
+        "2: + x_c": (16.74, 30.80, 29.34, 43.60, 46.08, 74.50),
+        "3: + x_a": (17.46, 36.20, 26.23, 41.30, 43.69, 70.30),
+        "4: + z_K": (17.51, 37.20, 26.59, 42.80, 44.10, 72.80),
+        "5: + x_c and x_a (BAT)": (12.91, 25.90, 31.57, 44.40, 44.48, 70.30),
+        "6: ends + x_c and x_a": (16.65, 40.80, 32.11, 47.20, 48.76, 77.70)},
+    "Table 3": {"FAT": (12.54, 27.80, 38.98, 57.70, 51.52, 83.20),
+                "GAIRAT": (16.74, 34.90, 32.42, 46.90, 49.16, 79.30)},
+    "Table 4": {"without the hardest": (5.15, 6.43, 30.52, 38.23, 35.67, 49.28),
+                "without the easiest": (17.83, 32.64, 40.09, 52.59, 57.92, 80.52)},
+}
+
+
+def beside(table: str, recipes: Mapping[str, str]) -> Any:
+    """One row per method, six errors in percent: each cell is "printed / stored recipe's mean"."""
+    import pandas as pd
+
+    rows = {}
+    for label, recipe in recipes.items():
+        printed = [f"{v:.1f}" for v in PRINTED[table].get(label, ())] or ["–"] * 6
+        ours = [f"{100 * spread(recipe, *figure).mean:.1f}" for figure in FIGURES.values()]
+        rows[label] = [f"{a}{THIN}/{THIN}{b}" for a, b in zip(printed, ours, strict=True)]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=[*FIGURES])
+
+
+
+def words(difference: Spread) -> str:
+    """A difference with its interval and verdict: +1.6 [+1.3, +1.9] higher."""
+    return f"{interval(difference, sign='+').replace(' ', THIN)} {verdict(difference)}"
+
+
+def claim(error: str, rival: str, recipe: str) -> tuple[str, str, str]:
+    """BAT minus a row of Table 1 or 2 in the paper, here, and what this says of the claim."""
+    printed, k = PRINTED["CIFAR-10"] | PRINTED["Table 2"], [*FIGURES].index(error)
+    theirs = printed["BAT (code)"][k] - printed[rival][k]
+    ours = spread(MODELS["BAT (code)"], *FIGURES[error], minus=recipe)
+    agrees = {"lower": theirs < 0, "higher": theirs > 0}.get(verdict(ours))
+    answer = {None: verdict(ours), True: "confirmed", False: "reversed"}[agrees]
+    return f"{theirs:+.1f}", interval(ours, sign="+").replace(" ", THIN), answer
+
+
+def fairness(model: Any, few: Split, many: Split) -> dict[str, float]:
+    """Both kinds of fairness of one model; 0 is fair. The grey levels that an image withstands are
+    measured without a budget on the `few` images, the confusion matrix on the `many`."""
+    free = PGD(eps=1.0, step_size=1 / 255, steps=255, start="clean")
+    steps = diag.steps_to_wrong(model, few, free)
+    predicted = predict(model, diag.QUICK(model, many.images(), many.y))
+    matrix = diag.confusion(many.y, predicted, len(many.classes))
+    far = 255 * diag.boundary_distance(model, few.images(), few.y)
+    between = diag.between_classes(steps.t, far, few.y)
+    kept, answers = diag.kept(matrix), (diag.targets(matrix, own=own) for own in (True, False))
+    return {"source: grey levels, sd / mean": steps.mean.std() / steps.mean.mean(),
+            "source: diagonal, best − worst": float(kept.max() - kept.min()),
+            **dict(zip(("target: all predictions", "target: wrong predictions"),
+                       (float(diag.from_uniform(p)) for p in answers), strict=True)),
+            "Eq. 4: share between classes": between / diag.constraint(steps.t, far)}
+
+
+def plane(model: Any, z: Tensor, first: int, size: int = 45) -> tuple[Tensor, ...]:
+    """The plane through z_0, x_c and x_a = z_first of a walk z [K + 1, ...]: its two axes, the
+    class predicted at each point [size, size], and the walk projected onto it [K + 1, 2]."""
+    pair = z[first - 1 : first + 1] - z[0]
+    q, r = torch.linalg.qr(pair.flatten(1).T)  # two orthonormal directions
+    q = q * r.diagonal().sign()
+    walk = (z - z[0]).flatten(1) @ q
+    low, high = (walk.amin(0) - 0.15).tolist(), (walk.amax(0) + 0.15).tolist()
+    u, v = (torch.linspace(low[k], high[k], size) for k in (0, 1))
+    points = (z[0].flatten() + torch.cartesian_prod(u, v) @ q.T).reshape(-1, *z.shape[1:])
+    with torch.no_grad():
+        return u, v, model(points).argmax(1).reshape(size, size).T, walk
 
 
 def _pair(right: list[bool], extra: int) -> tuple[int, int]:
@@ -46,53 +155,6 @@ PAIR = Exercise(_pair, cases=WALKS, mistakes={
     "First list the wrong iterates: [t for t in range(len(right)) if not right[t]].",
     "x_c is one before the first of them, not below 0. x_a is entry `extra` of it, or len(right).",
 ), praise="These are last_right and first_wrong of PGD.walk, which finds both in one pass.")
-
-
-def kl(p: Tensor, q: Tensor) -> Tensor:
-    """KL(softmax p || softmax q), mean over the batch."""
-    return (p.softmax(1) * (p.log_softmax(1) - q.log_softmax(1))).sum(1).mean()
-
-
-def _loss(x: Tensor, c: Tensor, a: Tensor, y: Tensor, alpha: float, beta: float, *,
-          even: str = "ca", swapped: bool = False) -> Tensor:
-    """BAT's loss from logits. The target term KL(U || p) is of the images named in `even`."""
-    uniform, images = torch.zeros_like(x), {"x": x, "c": c, "a": a}
-    target = sum(kl(images[i], uniform) if swapped else kl(uniform, images[i]) for i in even)
-    return ce(c, y) + beta * kl(x, a) + alpha * target
-
-
-def _batches() -> Cases:
-    g, cases = torch.Generator().manual_seed(0), []
-    for n, classes, alpha, beta in ((4, 10, 0.3, 6.0), (3, 4, 1.0, 1.0), (5, 3, 0.1, 2.5)):
-        logits = [3 * torch.randn(n, classes, generator=g) for _ in range(3)]
-        cases.append((*logits, torch.arange(n) % classes, alpha, beta))
-    return cases
-
-
-LOSS = Exercise(_loss, cases=_batches(), mistakes={
-    "The arguments of the source term's KL are swapped. It is KL(p(x) || p(x_a)).":
-        lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, alpha, 0) + beta * kl(a, x),
-    "This is KL(p || U), as in the authors' code. The paper has KL(U || p).":
-        partial(_loss, swapped=True),
-    "Cross-entropy is taken on x_c, the last right iterate, not on x.":
-        lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, alpha, beta) - ce(c, y) + ce(x, y),
-    "The KL term compares x_a with the clean image x, not with x_c.":
-        lambda x, c, a, y, alpha, beta: _loss(c, c, a, y, alpha, beta),
-    "The target term is for both images of the pair; x_a is missing.": partial(_loss, even="c"),
-    "The target term is for both images of the pair; x_c is missing.": partial(_loss, even="a"),
-    "The target term is for the pair x_c and x_a, not for x.": partial(_loss, even="xa"),
-    "alpha is missing.": lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, 1.0, beta),
-    "beta is missing.": lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, alpha, 1.0),
-    "The gradient is right, but not the value. KL(U || p) = -log C - mean of log p.":
-        lambda x, c, a, y, alpha, beta: (
-            _loss(x, c, a, y, alpha, beta) + 2 * alpha * math.log(c.shape[1])),
-    "The target term is missing. Without it the loss is nearly that of TRADES.":
-        lambda x, c, a, y, alpha, beta: _loss(x, c, a, y, 0.0, beta),
-}, hints=(
-    "log p is logits.log_softmax(1). KL(a || b) is the sum over classes of a (log a - log b).",
-    "With U = 1/C the target term of one image is -log C - log_p.mean(1). Four terms: CE at x_c, "
-    "beta times the KL, alpha times each of the two target terms.",
-), praise="This is the paper's loss. The authors' code swaps the arguments of both target terms.")
 
 
 def _shares(matrix: Tensor) -> Tensor:
