@@ -1,16 +1,11 @@
-"""Exercises of notebook 03: multipliers to margins, shuffled labels, and undominated models."""
+"""Exercises of notebook 03: multipliers to margins, and shuffled labels."""
 
 from __future__ import annotations
-
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from course_lib.lessons.lesson import Exercise
-
-Points = list[tuple[float, float]]
 
 
 def _margins(lam: Tensor, gap: Tensor, rate: float, low: float, high: float) -> Tensor:
@@ -61,34 +56,3 @@ OPTIMUM = Exercise(lambda share, classes: 1 - share + share / classes, cases=SHA
     "Cross-entropy is smallest at the frequencies of the labels. How frequent is the true one?",
     "The unshuffled terms always have the true label, the shuffled ones one time in C.",
 ), praise="With half of the terms shuffled and ten classes this is 0.55, as in the report.")
-
-
-def _front(points: Points, dominates: Any = lambda x, y, a, b: (
-        x <= a and y <= b and (x < a or y < b))) -> list[int]:
-    return [i for i, p in enumerate(points) if not any(dominates(*q, *p) for q in points)]
-
-
-# ties in one coordinate, none, ties in both
-CLOUDS = ([(13.0, 40.0), (14.0, 35.0), (14.5, 36.0), (15.0, 30.0), (15.0, 33.0)],
-          [(1.0, 1.0), (2.0, 2.0), (3.0, 0.5)], [(2.0, 3.0), (2.0, 3.0), (2.0, 4.0), (1.0, 5.0)],
-          [(1.0, 9.0), (1.5, 1.5), (9.0, 1.0), (8.0, 1.0), (5.0, 5.0)])
-
-
-FRONT = Exercise(_front, cases=[(points,) for points in CLOUDS], mistakes={
-    "You drop a point that equals another. A point that dominates is smaller in one coordinate.":
-        lambda points: [i for i, (a, b) in enumerate(points) if not any(
-            x <= a and y <= b and j != i for j, (x, y) in enumerate(points))],
-    "You ask for smaller in both coordinates. A tie in one of them is enough.":
-        partial(_front, dominates=lambda x, y, a, b: x < a and y < b),
-    "This is the best average only.": partial(_front, dominates=lambda x, y, a, b: x < a),
-    "This is the best worst class only.": partial(_front, dominates=lambda x, y, a, b: y < b),
-    "These are the dominated points.":
-        lambda points: [i for i in range(len(points)) if i not in _front(points)],
-    "Errors should be small. You kept the points with the largest.":
-        lambda points: _front([(-a, -b) for a, b in points]),
-    "Return the indices (0, 1, ...), not the points.":
-        lambda points: [points[i] for i in _front(points)],
-}, hints=(
-    "Drop a point if another is at most as large in both coordinates and smaller in one.",
-    "(a, b) is out if any(x <= a and y <= b and (x < a or y < b) for x, y in points).",
-), praise="None of these is better than another in both errors. Which to choose is up to you.")
