@@ -277,15 +277,17 @@ def walk(p: Tensor, right: Sequence[bool] | Tensor, ax: Ax = None, *, labels: Na
                    xlim=(-0.5, len(right) - 0.5))
 
 
-def attack_gaps(models: Mapping[str, Mapping[str, tuple[float, float, float]]], ax: Ax = None, *,
-                flagged: Names = (), xlabel: str = "robust accuracy (%)") -> Axes:
-    """One row per model, one marker per attack: label -> attack -> (value, low, high) in fractions.
-    Where the markers lie far apart, a weak attack overstates robustness: `flagged` rows."""
+def attack_gaps(models: Mapping[str, Mapping[str, tuple[float, float, float] | Spread]],
+                ax: Ax = None, *, flagged: Names = (),
+                xlabel: str = "robust accuracy (%)") -> Axes:
+    """One row per model, one marker per attack: label -> attack -> (value, low, high) in fractions,
+    or a Spread. Where the markers lie far apart, a weak attack overstates robustness: `flagged`."""
     attacks = list(dict.fromkeys(a for results in models.values() for a in results))
     labels = [f"⚑ {label}" if label in flagged else label for label in models]
     ax = _rows(axes(ax, 8, 1.1 + 0.42 * len(models)), labels)
     for i, (label, results) in enumerate(models.items()):
         for attack, ends in results.items():
+            ends = (ends.mean, ends.low, ends.high) if isinstance(ends, Spread) else ends
             k, (value, *interval) = attacks.index(attack), 100 * np.array(ends)
             at = i + 0.2 * (k - (len(attacks) - 1) / 2)
             ax.plot(interval, [at, at], color=COLOURS[k % 8], lw=1.7)
