@@ -14,9 +14,9 @@
 # %% [markdown]
 # # 05 · Four scores of unfairness (CAU, CRU, LUF, EOU)
 #
-# **The finding.** A paper claims that adversarial training raises all four scores of unfairness. Our three seeds confirm five of the
-# fourteen differences that it prints: four are about robustness on CIFAR-10, and the fifth comes from models that gave up a class. The
-# other nine are *inconclusive*: their intervals hold zero, so three seeds can neither confirm nor refute them.
+# **The finding.** A paper claims that adversarial training raises all four scores of unfairness. With three seeds, five of the fourteen
+# differences that it prints are clearly above zero: four concern robustness on CIFAR-10, and the fifth comes from models that gave up a
+# class. The other nine are *inconclusive*: their intervals hold zero.
 
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
@@ -60,48 +60,42 @@ session = colab.setup(drive=SAVE_TO_DRIVE)
 print(session.line())
 
 # %%
-from course_lib import plots
-from course_lib.fairness import Spread
+from course_lib import plots, tables
+from course_lib.fairness import Errors, Report, Spread
 from course_lib.lessons.scores import PRINTED, differences  # the paper's, and ours
-from course_lib.tables import verdict
 
 found = differences()
 rows = {label: {"the paper": Spread.of([(robust - standard) / 100]),
-                f"here: {verdict(found[label])}": found[label]}
+                f"here: {tables.verdict(found[label])}": found[label]}
         for label, (standard, robust) in PRINTED.items()}
-ax = plots.attack_gaps(rows, plots.axes(None, 8.6, 3.9), xlabel="robust − standard")
+ax = plots.attack_gaps(rows, plots.axes(None, 8.6, 3.7), xlabel="robust − standard")
 ax.axvline(0, color="0.4", lw=1)
 plots.show(ax)
 
 # %% [markdown]
-# Each line is the robust model's score minus the standard model's, paired by seed, with a 95 % interval over three seeds. The
-# unit is points; for CRU_eps it is grey levels of 255. Dots are the differences that Sooksatra and Rivas print, from one training each.
+# Each line is the robust model's score minus the standard model's, paired by seed, with a 95 % interval. The unit is points; for CRU_eps it is
+# grey levels of 255. Dots are the differences that Sooksatra and Rivas print, from one training each.
 #
-# **You will learn** to compute four unfairness scores by hand, and to recognise seven traps between a score and a sentence about the world.
-# **You need** notebooks 00 and 01: PGD, errors per class, intervals over seeds.
-# **Time:** forty minutes to read, under a minute to run; twenty more minutes for the exercises.
+# **You will learn** to compute four unfairness scores by hand, and to recognise seven traps on the way from a score to a conclusion.
+# **You need** notebooks 00 and 01. **Time:** forty minutes to read, under a minute to run; fifteen more for the exercises.
 
 # %% cellView="form"
 # @title Predict before you read on
 one_example_of_48000_changes = ""  # @param ["", "under 1 %", "about 5 %", "about 29 %"]
 more_accurate_under_attack = ""  # @param ["", "happens", "cannot be"]
-the_same_model_is_less_fair_at_every_budget = ""  # @param ["", "yes", "no"]
+less_fair_is_the_same_model_at_every_budget = ""  # @param ["", "yes", "no"]
 
 # %% [markdown]
-# | score | compares | in words |
-# |---|---|---|
-# | CAU | classes | accuracy of the best class minus accuracy of the worst |
-# | CRU_s | classes | the same range, of the attack's success rate |
-# | CRU_eps | classes | the same range, of the mean distance to the nearest adversarial example |
-# | LUF | training examples | how much predictions change when one example is left out of training |
-# | EOU | groups of people | the range of the mean confidence, among people with the same true label |
+# | score | the largest minus the smallest ... |
+# |---|---|
+# | CAU | accuracy of a class |
+# | CRU_s, CRU_eps | success rate of an attack on a class; mean distance to its nearest adversarial examples |
+# | LUF | (another form) change of a prediction when one training example is left out |
+# | EOU | mean confidence of a group of people with the same true label |
 #
-# A score of zero is perfectly fair, and all scores have the same form: *the largest value minus the smallest*.
-#
-# We trained three kinds of model with the paper's networks, on CIFAR-10 and on Adult, a table of people and their incomes. The *standard*
-# model sees clean examples. The *robust* model is attacked anew in every batch (Madry et al.), as everywhere in this course. The *static*
-# model follows the paper: adversarial copies of the training set are made once, to fool the standard model, and a new model learns from
-# originals and copies.
+# We trained three kinds of model, on CIFAR-10 and on Adult, a table of people and their incomes. The *standard* model sees clean examples.
+# The *robust* model is attacked anew in every batch (Madry et al.). The *static* model follows the paper: adversarial copies of the training
+# set are made once, to fool the standard model, and a new model learns from originals and copies.
 #
 # ## 1 · CAU: accuracy of classes
 #
@@ -111,9 +105,12 @@ the_same_model_is_less_fair_at_every_budget = ""  # @param ["", "yes", "no"]
 
 # %%
 import numpy as np
+import pandas as pd
 import torch
+from ipywidgets import interact
 
-from course_lib import PGD, lesson, load, load_model, load_report, scores
+from course_lib import PGD, METHODS, Optim, build, fit, lesson, load, load_model, scores
+from course_lib.explorer.curves import load_curve
 from course_lib.inference import predict
 
 fashion, model = load("fashion-mnist", limit=1000), load_model("exp1/pgd-at")
@@ -125,7 +122,7 @@ right, right_z = predict(model, x) == y, predict(model, z) == y
 titles = [f"{classes[c]}\n→ {classes[a]}" for images in (x, z)
           for c, a in zip(y, predict(model, images), strict=True)]
 images = {"clean": x, "attacked": z}
-plots.show(plots.image_rows(images, plots.axes(None, 6, 2.9), titles=titles))
+plots.show(plots.image_rows(images, plots.axes(None, 5.4, 2.5), titles=titles))
 
 # acc_c for coats and bags, then max_c acc_c - min_c acc_c
 accuracy = [right[bag == c].double().mean() for c in (0, 1)]
@@ -133,70 +130,54 @@ by_hand = max(accuracy) - min(accuracy)
 print(f"right: coats {accuracy[0]:.0%}, bags {accuracy[1]:.0%}; CAU {by_hand:.0%}")
 
 # %% [markdown]
-# On all 10,000 test images of Fashion-MNIST, CAU is the range of the left bars:
-
-# %%
-report = load_report("exp1/pgd-at")
-assert scores.cau(report) == np.ptp(report.nat.by_class)
-plots.show(report.plot(plots.axes(None, 7.6, 2.8)))
-
-# %% [markdown]
 # **Judged.** The claim is that the robust model's CAU is higher:
 
 # %% tags=["nbval-check-output"]
-import pandas as pd
-
-from course_lib.tables import compare_scores
-
-judged = pd.concat(compare_scores(*(f"scores/{data}-{kind}" for kind in
-                                    ("standard", "robust", "static")))
+judged = pd.concat(tables.compare_scores(*(f"scores/{data}-{kind}" for kind in
+                                           ("standard", "robust", "static")))
                    for data in ("cifar10", "adult"))
 online = judged[judged["recipe"].str.endswith("robust")].drop(columns=["recipe", "sd"])
 judged[judged["figure"] == "CAU"].drop(columns=["figure", "sd"])
 
 # %% [markdown]
-# On CIFAR-10 the difference points the paper's way, but the interval holds zero: *inconclusive*. On Adult it is far above zero. An average over
-# seeds can hide that the seeds have nothing in common, so look at Adult's models one by one (standard error in percent):
+# On CIFAR-10 the interval holds zero. On Adult the difference is far above zero. But an average can hide that the seeds have nothing in
+# common, so here are Adult's three robust models one by one (standard error in percent):
 
 # %% tags=["nbval-check-output"]
-from course_lib.tables import results, score_results
-
-by_seed = results("scores/adult-*", attack="pgd20-adult", eps=10, level="class")
+by_seed = tables.results("scores/adult-*", attack="pgd20-adult", eps=10, level="class")
 by_seed = by_seed[by_seed["figure"] == "standard"].pivot(
     index=["recipe", "seed"], columns="class", values="error")
 assert (by_seed.max(axis=1) > 50).groupby("recipe").sum().tolist() == [3, 0, 0]
-by_seed.loc["scores/adult-robust"].round(1)
+by_seed.loc["scores/adult-robust"].rename_axis(None, axis=1).round(1)
 
 # %% [markdown]
-# Every robust model of Adult is wrong on more than half of one class, and not always on the same class. Their CAU is large because the
-# training failed. The "higher" in the table is a statement about failed models; section 4 shows what the attack asked of them.
+# Every one is wrong on more than half of a class, and not always of the same class. Their CAU is large because the training failed (section 4
+# shows what the attack asked of them), so the "higher" is a statement about failed models.
 #
 # ### Trap 1 · An attack that is none
 #
-# The paper's robust models are *more* accurate under attack than on clean data. That cannot be. An attacker who sees the model may leave the
-# image as it is, so what is wrong stays wrong:
+# The paper's robust models are *more* accurate under attack than on clean data: 83.12 against 72.43 % on CIFAR-10, 96.37 against 79.37 % on
+# Adult. That cannot be. An attacker may leave the image as it is, so what is wrong stays wrong:
 #
 # $$\min_{x' \in B(x, \varepsilon)} \mathbb{1}[\arg\max f(x') = y] \ \le\ \mathbb{1}[\arg\max f(x) = y]$$
 #
-# The paper prints 72.43 % clean and 83.12 % under attack on CIFAR-10, and 79.37 and 96.37 % on Adult. The likely explanation is that it
-# evaluated *static copies* of the test set, made to fool the standard model. We did both. Errors of our static models:
+# Probably the paper evaluated *static copies* of the test set, made to fool the standard model. We did both. Errors of our static models
+# in percent (*robust* is under an attack on the model itself):
 
 # %% tags=["nbval-check-output"]
-rows = pd.concat([score_results("scores/*-static"), results("scores/*-static")])
+rows = pd.concat(f("scores/*-static") for f in (tables.score_results, tables.results))
 rows = rows[rows["figure"].str.contains("copies|average")]
 rows["figure"] = rows["figure"].str.partition(",")[0]
 mean = rows.groupby(["figure", "data"])["mean"].first().unstack()
 copies, rob, nat = mean.to_numpy()  # columns: adult, cifar10
 assert (copies < nat).tolist() == [True, False] and (rob > nat).all()
-mean.round(1)
+mean.rename_axis(None).rename_axis(None, axis=1).round(1)
 
 # %% [markdown]
-# On Adult the paper's effect is here too, and an attack on the model itself removes it. Each copy was moved *away from its own label*, and
-# that movement is a mark which a model can learn to read. On CIFAR-10 our models do not read it: they are a little less accurate on copies
-# than on clean images, and the paper's figure stays unexplained. In both cases the static model is hardly more robust than the standard one.
+# On Adult our models show the paper's effect on copies, and the opposite under an attack on the model itself. A copy was moved *away from its
+# label*, and a model can learn to read that movement. On CIFAR-10 our models do not read it, and the paper's figure stays unexplained.
 #
-# **Control.** Whose examples are they? The robust model of Fashion-MNIST, on 500 images, against examples made for another model and
-# against its own:
+# **Control.** A robust model of Fashion-MNIST, against examples made for another model and for itself:
 
 # %%
 few, natural = fashion.test.per_class(50), load_model("exp1/natural")
@@ -204,22 +185,19 @@ shown = {"clean": few.images(), "borrowed": attack(natural, few.images(), few.y)
          "its own": attack(model, few.images(), few.y)}
 kept = {k: (predict(model, v) == few.y).double().mean() for k, v in shown.items()}
 assert kept["its own"] < kept["borrowed"] < kept["clean"] + 0.02
-print(*(f"{label}: {share:.1%} right" for label, share in kept.items()), sep="\n")
+print(*(f"{label}: {share:.1%} right" for label, share in kept.items()), sep="; ")
 
 # %% [markdown]
 # ## 2 · CRU_s: the attack's success
 #
-# Of the $n_c$ images of class $c$, $w_c$ are wrong when clean and $a_c$ are wrong under attack (those that were wrong before included):
+# Of the $n_c$ images of class $c$, $w_c$ are wrong when clean and $a_c$ under attack (those that were wrong before included):
 #
 # $$\mathrm{CRU}_s(\varepsilon) = \max_c s_c - \min_c s_c, \qquad
 # s_c = \frac{a_c}{n_c} \quad\text{or}\quad s_c = \frac{a_c - w_c}{n_c - w_c}$$
 #
-# **Trap 2 · The denominator.** The left rate counts all images, the right one only those that were right when clean. The paper does not say
-# which it uses. On the five images from above:
+# **Trap 2 · The denominator.** All images, or only those that were right when clean? The paper does not say. On the five images:
 
 # %%
-from course_lib.fairness import Errors, Report
-
 n, w = bag.bincount(), bag[~right].bincount(minlength=2)
 a = bag[~(right & right_z)].bincount(minlength=2)
 report = Report(Errors(tuple(w), tuple(n)), Errors(tuple(a), tuple(n)), ("Coat", "Bag"))
@@ -231,16 +209,10 @@ print(f"CRU_s: {of_all.max() - of_all.min():.2f} of all images, "
       f"{of_right.max() - of_right.min():.2f} of those that were right")
 
 # %% [markdown]
-# ### Change the budget
-#
-# The slider sets ε, and the box chooses the denominator. The predictions of both models are stored for every budget, on all 10,000 test
-# images. **Try 4, 8 and 16 with both denominators. Which model is less fair? Explain what you see.**
+# **Change the budget.** The slider sets ε, the box chooses the denominator; both models' predictions on all 10,000 test images are stored. **Try 4, 8 and 16 with both
+# denominators. Which model is less fair? Explain what you see.**
 
 # %%
-from ipywidgets import interact
-
-from course_lib.explorer.curves import load_curve
-
 curves = {"natural": load_curve("exp1/natural", fashion.test),
           "PGD-AT": load_curve("exp1/pgd-at", fashion.test)}
 
@@ -249,7 +221,7 @@ curves = {"natural": load_curve("exp1/natural", fashion.test),
 def success_rates(eps=8, correct_only=False):
     rates = {label: scores.success(curve.report(eps), correct_only=correct_only)
              for label, curve in curves.items()}
-    ax = plots.axes(None, 7.6, 2.9)
+    ax = plots.axes(None, 7.6, 2.5)
     plots.bars(rates, classes, ax, ylabel=f"success at ε = {eps}/255 (%)")
     spans = (100 * np.ptp(r) for r in rates.values())
     ax.set_title("CRU_s: {:.1f} and {:.1f} points".format(*spans), pad=24)
@@ -263,30 +235,27 @@ def success_rates(eps=8, correct_only=False):
 # to be unfair about**. Always look at the level beside the range. The denominator matters as well: at 4/255 the robust model looks less fair
 # if all images count, and much fairer if only those count that were right. Most of its range is its standard error.
 # </details>
+#
+# **Judged**, over all images:
 
-# %%
+# %% tags=["nbval-check-output"]
 natural_above = [scores.cru_s(curves["natural"].report(eps), correct_only=only)
                  > scores.cru_s(curves["PGD-AT"].report(eps), correct_only=only)
                  for eps, only in ((4, False), (8, False), (16, False), (4, True))]
 assert natural_above == [False, True, False, True]
-
-# %% [markdown]
-# **Judged**, at the paper's budgets, over all images. The paper's scores rise at every budget on both data sets.
-
-# %% tags=["nbval-check-output"]
+level = tables.spread("scores/cifar10-standard", attack="pgd20-fine", eps=0.01)
+assert level.mean > 0.89
 online[online["figure"].str.startswith("CRU_s")]
 
 # %% [markdown]
-# On CIFAR-10 the claim holds at each budget. Trap 3 has a part in it: the attack succeeds on about nine tenths of the images of the standard
-# model, so little range is left to it. On Adult the three robust models have too little in common for a verdict.
-# %% [markdown]
+# On CIFAR-10 the claim holds at each budget. Trap 3 has a part in it: the attack succeeds on about nine tenths of the standard model's images,
+# which leaves it little range. On Adult the seeds differ too much for a verdict.
+#
 # ## 3 · CRU_eps: the distance to the nearest adversarial example
 #
-# The second robustness score needs, for each example, the smallest budget under which an attack succeeds (0 if the model is wrong already):
+# $\varepsilon^*(x)$ is the smallest budget with which an attack succeeds on $x$, or 0 if the model is wrong already:
 #
 # $$\mathrm{CRU}_\varepsilon = \max_c \mathrm{LE}_c - \min_c \mathrm{LE}_c, \qquad \mathrm{LE}_c = \mathrm{mean}_{y = c}\ \varepsilon^*(x)$$
-#
-# $$\varepsilon^*(x) = \min\{\varepsilon : \text{an attack within } \varepsilon \text{ succeeds}\}$$
 #
 # **By hand** we do as the paper does: raise the budget by one grey level until PGD succeeds.
 
@@ -308,9 +277,9 @@ print(f"LE: coats {means[0]:.1f}, bags {means[1]:.1f}; CRU_eps {np.ptp(means):.1
 # %% [markdown]
 # ### Trap 4 · An upper bound with a cap
 #
-# A failed attack proves nothing, so the smallest successful budget is only an *upper bound*. For a linear model the exact answer is known,
-# $\varepsilon^*(x) = |f_0(x) - f_1(x)| \, / \, \lVert w_0 - w_1 \rVert_1$, and we can measure the error. The library doubles the budget until PGD
-# succeeds and then bisects; that is closer than increments (`grid_eps`) for a similar price:
+# A failed attack proves nothing, so the smallest successful budget is an *upper bound*. How good is it? For a linear model we know the answer,
+# $\varepsilon^*(x) = |f_0(x) - f_1(x)| \, / \, \lVert w_0 - w_1 \rVert_1$. The library's bisection (`least_eps`) is closer than increments
+# (`grid_eps`); the unit is grey levels:
 
 # %%
 g = torch.Generator().manual_seed(0)
@@ -327,8 +296,8 @@ for search in (scores.least_eps, scores.grid_eps):
     print(f"{search.__name__}: {over.mean():.2f} too high, at most {over.max():.2f}")
 
 # %% [markdown]
-# The search also ends somewhere. An example that withstands the largest budget, the *cap*, enters the mean as if the cap were its distance.
-# **Change the cap and explain what happens to the comparison of the two models.**
+# The search also ends somewhere: an example that withstands the largest budget, the *cap*, counts as if the cap were its distance. **Change the
+# cap and explain what happens to the comparison of the two models.**
 
 # %%
 def distances(curve, cap):
@@ -343,7 +312,7 @@ def capped(cap=8):
     least = {label: distances(curve, cap) for label, curve in curves.items()}
     means = {f"{label}, {(d == cap).double().mean():.0%} of images at the cap":
              scores.class_means(d, fashion.test.y, 10) for label, d in least.items()}
-    ax = plots.axes(None, 7.6, 2.9)
+    ax = plots.axes(None, 7.6, 2.5)
     plots.bars(means, classes, ax, ylabel="mean least ε (grey levels)", scale=1)
     spans = map(np.ptp, means.values())
     ax.set_title("CRU_eps: {:.1f} and {:.1f} grey levels".format(*spans), pad=24)
@@ -356,38 +325,35 @@ def capped(cap=8):
 # robust model reach the cap, and a cap cuts the high bars first. A low cap therefore makes the *robust* model look fairer than it is. The
 # stored searches below go up to 64 grey levels on images and 128 units on Adult, and record how many examples reach the cap.
 # </details>
+#
+# **Judged**, by bisection:
 
-# %%
+# %% tags=["nbval-check-output"]
 for cap, least_ratio, most_ratio in ((8, 1, 1.25), (32, 1.5, 1.6)):
     natural, robust = (np.ptp(scores.class_means(distances(c, cap), fashion.test.y, 10))
                        for c in curves.values())
     assert least_ratio < robust / natural < most_ratio
+online[online["figure"].str.endswith(")")]
 
 # %% [markdown]
-# **Judged**, by bisection and by the paper's increments. On CIFAR-10 the score is higher in the robust model, as the paper says, although the
-# interval only just clears zero. On Adult it is inconclusive: one of the robust models gives the answer ≤50K to nearly everybody, and most
-# people of that class reach the cap.
-
-# %% tags=["nbval-check-output"]
-online[online["figure"].str.startswith("CRU_eps")]
-
-# %% [markdown]
+# On CIFAR-10 the score is higher in the robust model, as the paper says; the interval just clears zero. On Adult it is inconclusive.
+#
 # ## 4 · What an attack on a table means
 #
 # **Trap 5 · A budget that spans categories.** The paper attacks Adult with ε = 10, 15 and 20 in the units of the raw files. Ten units are ten
-# years of age, ten dollars of capital gain, or ten *places in an alphabetical list of words*. How much of each range is that?
+# years of age, ten dollars of capital gain, or ten *places in an alphabetical list of words*. In percent of each range:
 
 # %% tags=["nbval-check-output"]
 from course_lib.datasets.adult import ATTACK, BOUNDS, FEATURES, GROUPS, UNITS, WORDS
 
 share = pd.Series([100 * min(1, 10 * unit) for unit in UNITS], FEATURES).round(1)
 assert (share[["sex", "race", "marital-status"]] == 100).all()
-chosen = ["age", "hours-per-week", "capital-gain", "education", "marital-status", "race"]
-share[[*chosen, "sex"]].to_frame("%").T
+chosen = ["age", "hours-per-week", "education", "marital-status", "race", "sex"]
+share[["capital-gain", *chosen]].to_frame("%").T
 
 # %% [markdown]
-# This "small change" may replace a person's sex, race and marriage. Here is one person whom the attack turns around, with categories at the
-# nearest place in their lists:
+# So an attack may replace a person's sex, race and marriage. One person whom it turns around, and **a control**: with all words held fixed the
+# attack on numbers alone wins less often, but still wins.
 
 # %%
 adult, judge = load("adult"), load_model("scores/adult-standard")
@@ -399,52 +365,33 @@ for label, all_rows in (("recorded", people.x), ("attacked", moved)):
     row = (low + all_rows[fooled][0] * (high - low)).round().int().tolist()
     person[label] = {f: WORDS[f][v] if f in WORDS else v
                      for f, v in zip(FEATURES, row, strict=True)}
-pd.DataFrame(person).T[[f for f in chosen if f != "capital-gain"] + ["sex"]]
-
-# %% [markdown]
-# **Control.** With all words held fixed, the attack on numbers alone still wins often. Before you believe a robustness figure on a table, ask
-# what the attacker may change, and who could do that.
-
-# %%
 scale = tuple(np.where([f in WORDS for f in FEATURES], 1e-9, UNITS))
 fixed = PGD(10, 10 / 8, scale=scale)(judge, people.x, people.y)
 tried = {"clean": people.x, "attacked": moved, "words fixed": fixed}
 kept = {k: (predict(judge, v) == people.y).double().mean() for k, v in tried.items()}
 assert kept["attacked"] < kept["words fixed"] < kept["clean"]
-print(*(f"{label}: {share:.0%} right" for label, share in kept.items()), sep="\n")
+print(*(f"{label}: {share:.0%} right" for label, share in kept.items()), sep="; ")
+pd.DataFrame(person).T[chosen]
 
 # %% [markdown]
 # ## 5 · LUF: one training example
 #
-# Leave one example $i$ out of the training set $D$, train again, and compare. Over test examples $X$ and left-out examples $L$, with
-# probabilities $F$ and predicted classes $C$:
+# Leave one example $i$ out of the training set $D$, train again, and compare. $X$ are test examples, $L$ left-out examples, $F$ probabilities and
+# $C$ predicted classes:
 #
 # $$\mathrm{LUF} = \mathrm{mean}_x \max_{i \in L,\, y} |F_D(x)_y - F_{D \setminus i}(x)_y|$$
 #
 # $$\mathrm{LUF}_t = \frac{1}{|X|} \sum_{x, i} \mathbb{1}[C_D(x) \ne C_{D \setminus i}(x)], \quad
 # \mathrm{LUF}_l = \frac{|X|}{|L|} \mathrm{LUF}_t$$
 #
-# **Two scores are one.** $\mathrm{LUF}_t$ and $\mathrm{LUF}_l$ count the same changes, once per test example and once per left-out
-# example. The paper prints both; with its 10,000 test images and 100 left-out examples they differ by a factor of 100.
+# $\mathrm{LUF}_t$ and $\mathrm{LUF}_l$ are one score: the same changes, per test example and per left-out example.
 #
-# **Trap 6 · Whose noise is it?** In the paper, leaving out one example changes 29 % of the predictions. But a network that is trained again
-# with *another seed* disagrees with itself, even if no example is left out. So we need a control:
-#
-# | design | an example is left out | the seed changes |
-# |---|---|---|
-# | paired | yes | no |
-# | seeds (the control) | no | yes |
-# | unpaired (as in the paper, it seems) | yes | yes |
-#
-# Live, with tiny trainings on 800 images:
+# **Trap 6 · Whose noise is it?** In the paper, one left-out example changes 29 % of the predictions. But a network that is trained again with
+# *another seed* disagrees with itself, even if nothing is left out. So we compare three designs: *paired* leaves an example out and keeps the seed;
+# *seeds*, the control, changes the seed alone; *unpaired* does both, as the paper seems to. Live, with tiny trainings on 800 images:
 
 # %%
-from course_lib import Optim, build, fit
-from course_lib.methods import METHODS
-
-
 def answers(split, seed):
-    """F(x) [X, C] after one small training."""
     net = build("lenet5", seed=seed)
     fit(net, METHODS["natural"](), split, epochs=3, optim=Optim("adam", 2e-3, 40),
         seed=seed, progress=False)
@@ -475,13 +422,11 @@ for design, without in designs.items():
           f"{every.luf:.3f}, one training changes {every.luf_l / len(whole):.1%}")
 
 # %% [markdown]
-# Another seed changes many predictions, a missing example hardly any. **Judged** on the stored trainings of five epochs each, on
-# 10,000 test images. The share of predictions that one training changes does not depend on how many are left out; LUF takes a maximum over the
-# left-out examples, so it grows with their number.
+# Another seed changes many predictions, a missing example hardly any. **Judged** on the stored trainings of five epochs each, by the share of
+# 10,000 predictions that one training changes (LUF takes a maximum over the left-out examples, so it grows with their number):
 
 # %%
 from course_lib.lab.leave_out import load_luf
-from course_lib.tables import interval
 
 changed = {(data, kind, design):
            np.array(load_luf(f"luf/{data}-{kind}", design)["flips"]) / 10_000
@@ -489,42 +434,36 @@ changed = {(data, kind, design):
            for design in ("paired", "seeds", "unpaired")
            if (data, design) != ("cifar10", "unpaired")}  # which is not stored
 labelled = {", ".join(key): 100 * share for key, share in changed.items()}
-plots.show(plots.strips(labelled, plots.axes(None, 8, 3),
+plots.show(plots.strips(labelled, plots.axes(None, 8, 2.7),
                         xlabel="predictions that one training changes (%)"))
 
-# %% tags=["nbval-check-output"]
-over = {key: Spread.of(share) for key, share in changed.items()}
-for kind in ("standard", "robust"):
-    assert over["fashion-mnist", kind, "paired"].high < 0.001
-    assert 0.2 < over["cifar10", kind, "seeds"].mean < 0.25
-pd.Series({key: interval(s, 2) for key, s in over.items()}).unstack().fillna("–")
-
 # %% [markdown]
-# On Fashion-MNIST, one example of 48,000 changes less than a tenth of a percent of the predictions. On CIFAR-10 another seed alone changes more
-# than twenty percent, which is most of the paper's 29 %. Two differences remain. What does a missing example add to another seed? And is LUF
-# higher in the robust model? Both are taken training by training:
+# On Fashion-MNIST one example of 48,000 changes less than a tenth of a percent of the predictions. On CIFAR-10 another seed alone changes more
+# than twenty percent, most of the paper's 29 %. What does a missing example add to another seed? Is LUF higher in the robust model?
 
 # %% tags=["nbval-check-output"]
-def minus(kind, design, other_kind, other):
-    s = Spread.of(changed["fashion-mnist", kind, design]
-                  - changed["fashion-mnist", other_kind, other])
-    print(f"{kind} {design} − {other_kind} {other}: {interval(s, 3, '+')} points")
-    return verdict(s, near=1e-4)
+def minus(kind, design, *other):
+    first = changed["fashion-mnist", kind, design]
+    s = Spread.of(first - changed[("fashion-mnist", *other)])
+    print(kind, design, "−", *other, tables.interval(s, 3, "+"), "points")
+    return tables.verdict(s, near=1e-4)
 
 
 for kind in ("standard", "robust"):
+    assert changed["fashion-mnist", kind, "paired"].mean() < 0.001
+    assert 0.2 < changed["cifar10", kind, "seeds"].mean() < 0.25
     assert minus(kind, "unpaired", kind, "seeds") == "no difference"
 for design in ("unpaired", "paired"):
     assert minus("robust", design, "standard", design) == "lower"
 
 # %% [markdown]
 # A missing example adds nothing measurable to another seed. On Fashion-MNIST the robust trainings repeat themselves *better* than the standard
-# ones, the reverse of the claim. On CIFAR-10 the difference is inconclusive (first figure).
+# ones, the reverse of the claim; on CIFAR-10 the difference is inconclusive.
 #
 # ### Exercise 1 · LUF three times
 #
 # `whole` holds the probabilities of the model of all examples, [X, C]; `without` those of the models that lack one, [L, X, C]. Return LUF,
-# LUF_t and LUF_l. For a hint, run `lesson.hint("05.luf")` in a cell of its own.
+# LUF_t and LUF_l (`lesson.hint("05.luf")` gives a hint).
 
 # %% tags=["exercise"]
 def three_lufs(whole, without):
@@ -546,12 +485,12 @@ assert lesson.check("05.luf", three_lufs_solution)
 # %% [markdown]
 # ## 6 · EOU: groups of people
 #
-# Equalised-odds unfairness asks whether a model is equally confident about people who earn the same. With $F(x)_1$ the confidence in ">50K":
+# Is a model equally confident about people who earn the same? With $F(x)_1$ the confidence in ">50K", for each true label $s$:
 #
 # $$\mathrm{EOU}(D_s) = \max_{a, b} \left| \mathrm{E}[F(x)_1 \mid \text{group } a,\, y = s]
 # - \mathrm{E}[F(x)_1 \mid \text{group } b,\, y = s] \right|$$
 #
-# **Five people by hand**: the first five of the test set who earn at most 50K. Then everybody, and the library.
+# **Five people by hand**, the first of the test set who earn at most 50K, and then all of them:
 
 # %%
 from course_lib.lab.score import confidences
@@ -567,35 +506,31 @@ def gap(people):
 
 
 poor = torch.nonzero(test.y == 0).flatten()
-print("women (0) and men (1):", sex[poor[:5]].tolist())
-print("confidence in >50K:", [round(float(p), 2) for p in confidence[poor[:5]]])
+print("women 0, men 1:", sex[poor[:5]].tolist(), "with the confidences",
+      [round(float(p), 2) for p in confidence[poor[:5]]])
 print(f"EOU of these five: {100 * gap(poor[:5]):.1f}, of all: {100 * gap(poor):.1f}")
 assert np.isclose(gap(poor), scores.eou(confidence, test.y, sex, GROUPS["gender"])[0])
 
 # %% [markdown]
-# **Trap 7 · Small groups.** A range over groups is never negative, and the smallest group moves it most. How large would EOU be if race did
-# not matter at all? Shuffle the groups among the people of one true label, a thousand times. The red line is the EOU of the real groups:
+# **Trap 7 · Small groups.** A range is never negative, and the smallest group moves it most. How large would EOU be if race did not matter at
+# all? Shuffle the groups a thousand times. The red line is the EOU of the real groups:
 
 # %%
-from course_lib.tables import permuted_ranges
-
 axs = plots.panels(2, 9, 2.2)
 for label, ax in enumerate(axs):
     mine = test.y == label
-    chance = permuted_ranges(confidence[mine], race[mine])
+    chance = tables.permuted_ranges(confidence[mine], race[mine])
     seen = scores.eou(confidence, test.y, race, GROUPS["race"])[label]
     assert (seen > np.quantile(chance, 0.95)) == (label == 0)
     ax.hist(100 * chance, bins=30, color="0.75", edgecolor="white")
     ax.axvline(100 * seen, color=plots.COLOURS[5], lw=2)
     ax.set(xlabel=f"EOU, race, label {label} (points)", ylabel="shuffles")
-    print(f"label {label}: the smallest group has {race[mine].bincount().min()} people")
+    print(f"label {label}: smallest group {race[mine].bincount().min()} people", end="; ")
 plots.show(ax)
 
 # %% [markdown]
-# For people with label 0 (at most 50K) the races differ by more than chance. For label 1 (more than 50K) the smallest group is tiny, and shuffled
-# groups give such a range as often as not. The interval over seeds does not see this: all seeds are tested on the same few people.
-#
-# **Judged.** The paper's EOU rises for both groups and labels. Here all four are inconclusive: Adult's robust models have too little in common.
+# With label 0 (at most 50K) the races differ by more than chance. With label 1 the smallest group is tiny, and shuffled groups give such a range
+# as often as not. The interval over seeds does not see this: all seeds are tested on the same people. **Judged:**
 
 # %% tags=["nbval-check-output"]
 online[online["figure"].str.startswith("EOU")]
@@ -625,37 +560,34 @@ assert lesson.check("05.eou", equalised_odds_solution)
 # %% [markdown]
 # ## 7 · Do other robust methods harm the scores, too?
 #
-# The paper ends with this question. Here are the methods of notebook 04 on Fashion-MNIST, on equal terms, five seeds each. Each line is the
-# score minus that of PGD-AT; negative is fairer.
+# The paper ends with this question. The methods of notebook 04 on Fashion-MNIST, five seeds each, minus PGD-AT; negative is fairer:
 
 # %%
-from course_lib.tables import spreads
-
 others = ["exp4/trades-1", "exp4/trades-6", "exp3/reweight-remargin-05",
           "exp4/bat-code", "exp4/bat-paper", "exp4/fat", "exp4/gairat"]
-beside = compare_scores("exp4/pgd-at", *others)
+beside = tables.compare_scores("exp4/pgd-at", *others)
 shown = {name: {label.rpartition(",")[0]: s for label, s in
-                spreads(beside[beside["recipe"] == name]).items()} for name in others}
-assert all(verdict(row["CAU"]) == "lower" for row in shown.values())
-assert [name for name, row in shown.items() if all(s.high < 0 for s in row.values())] == [
-    "exp3/reweight-remargin-05"]
-ax = plots.attack_gaps(shown, plots.axes(None, 8, 3.6),
+                tables.spreads(beside[beside["recipe"] == name]).items()}
+         for name in others}
+assert all(row["CAU"].high < 0 for row in shown.values())
+fairer = [name for name, row in shown.items() if all(s.high < 0 for s in row.values())]
+assert fairer == ["exp3/reweight-remargin-05"]
+ax = plots.attack_gaps(shown, plots.axes(None, 8, 3.1),
                        xlabel="minus PGD-AT (points; CRU_eps: grey levels)")
 ax.axvline(0, color="0.4", lw=1)
 plots.show(ax)
 
 # %% [markdown]
-# Against PGD-AT every one of them lowers CAU; only FRL lowers all four scores. A range hangs on its two ends, and a smaller range may be bought
-# with a worse average, so read it beside the classes and the averages of notebook 04.
+# Every one of them lowers CAU; only FRL (`reweight-remargin-05`) lowers all four scores. A smaller range may be bought with a worse average, so
+# read it beside the averages of notebook 04.
 #
 # ## 8 · Train it yourself
 #
-# `FULL` trains our robust model of Adult for real, with checkpoints.
+# `FULL` trains our robust model of Adult for real, with checkpoints:
 
 # %% cellView="form"
 # @title FULL trains for real; if it stops, run the cell again
 FULL = False  # @param {type:"boolean"}
-
 from course_lib.recipes import run as run_recipe
 
 print(session.how_long("scores/adult-robust", full=FULL))
@@ -665,35 +597,38 @@ if FULL:
 # %% [markdown]
 # ## What was claimed, and what we found
 #
-# Each difference is robust minus standard, with a 95 % interval.
+# Robust minus standard, with a 95 % interval:
 
 # %% tags=["nbval-check-output"]
 from IPython.display import Markdown
 
 from course_lib.zoo import markdown
 
+higher = [label for label in PRINTED if found[label].low > 0]
+assert (len(higher), len(PRINTED)) == (5, 14)
+assert all(s.high > 0 for s in found.values())  # none is lower
 claims = {
     "CAU, cifar10": "**Inconclusive.** The interval holds zero.",
-    "CAU, adult": "**Void.** Every robust model gave up a class.",
-    "CRU_s at 0.01, cifar10": "**Confirmed.** So at the two other budgets.",
+    "CAU, adult": "**Void.** Each model gave up a class.",
+    "CRU_s at 0.01, cifar10": "**Confirmed.** Also at 0.012 and 0.014.",
     "CRU_s at 10 units, adult": "**Inconclusive.** The seeds differ too much.",
-    "CRU_eps (grey levels), cifar10": "**Confirmed.** The interval just clears zero.",
-    "LUF_t, cifar10": "**Inconclusive.** Nearly all of it is the noise of retraining.",
-    "EOU, race, label 1, adult": "**Inconclusive.** So are the three other values."}
-rows = [(label, "{:.3g} → {:.3g}".format(*PRINTED[label]),
-         interval(found[label], sign="+"), words) for label, words in claims.items()]
-Markdown(markdown([("robust above standard?", "the paper", "here, difference",
-                        "verdict"), *rows], "robust above standard?", "verdict"))
+    "CRU_eps (grey levels), cifar10": "**Confirmed.** It just clears zero.",
+    "LUF_t, cifar10": "**Inconclusive.** Nearly all is retraining.",
+    "EOU, race, label 1, adult": "**Inconclusive.** So are the other three."}
+rows = [[label, "{:.3g} → {:.3g}".format(*PRINTED[label]).replace(" ", "\u00a0"),
+         tables.interval(found[label], sign="+").replace(" ", "\u00a0"), words]
+        for label, words in claims.items()]
+head = ["higher?", "paper", "here", "verdict"]
+Markdown(markdown([head, *rows], *head))
 
 # %% [markdown]
 # **Your predictions**, beside what came:
 
 # %%
-came = {"one example of 48,000 changes": [one_example_of_48000_changes, "under 1 %"],
-        "more accurate under attack": [more_accurate_under_attack, "cannot be"],
-        "same at every budget": [the_same_model_is_less_fair_at_every_budget, "no"]}
-pd.DataFrame(came, ["you predicted", "what came"]).T
+print("One example of 48,000:", one_example_of_48000_changes, "| came: under 1 %")
+print("More accurate under attack:", more_accurate_under_attack, "| came: cannot be")
+print("Same at all budgets:", less_fair_is_the_same_model_at_every_budget, "| came: no")
 
 # %% [markdown]
-# Each trap needed one control: the model itself as the target of the attack, the level beside the range, a case with a known answer, a larger
-# cap, another seed with nothing left out, groups without meaning. **Next:** 07_explore shows these scores for every stored model.
+# Each trap needed one control: the model itself as the target, the level beside the range, a case with a known answer, a larger cap,
+# another seed with nothing left out, groups without meaning. **Next:** 07_explore shows these scores for every stored model.
