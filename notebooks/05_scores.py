@@ -525,7 +525,7 @@ for label, ax in enumerate(axs):
     ax.hist(100 * chance, bins=30, color="0.75", edgecolor="white")
     ax.axvline(100 * seen, color=plots.COLOURS[5], lw=2)
     ax.set(xlabel=f"EOU, race, label {label} (points)", ylabel="shuffles")
-    print(f"label {label}: smallest group {race[mine].bincount().min()} people", end="; ")
+    print(f"label {label}: smallest group {race[mine].bincount().min()} people")
 plots.show(ax)
 
 # %% [markdown]
