@@ -228,22 +228,14 @@ def class_curves(values: Sequence[Sequence[float]], classes: Names, ax: Ax = Non
     return _finish(ax, legend, xlabel=xlabel, ylabel=ylabel)
 
 
-def by_budget(eps: Sequence[float], values: np.ndarray, classes: Names, ax: Ax = None, *,
-              named: Names = (), xlabel: str = "budget ε",
-              ylabel: str = "attack's success (%)") -> Axes:
-    """One line per class, `values` [budgets, C] in fractions; the `named` ones in colour."""
-    ax = _class_lines(axes(ax, 4.4, 3.4), eps, 100 * np.asarray(values), classes, named)
-    return _finish(ax, xlabel=xlabel, ylabel=ylabel, ylim=(0, 102), xticks=list(eps))
-
-
 def budget_curves(reports: Mapping[float, Report], ax: Ax = None, *, named: Names = ()) -> Axes:
     """Robust error per class, and its average, over budgets; the `named` classes in colour."""
     same, levels = combine(reports.values(), "budget"), [255 * e for e in reports]
-    ax = by_budget(levels, np.array([r.rob.by_class for r in same]), same[0].classes,
-                   axes(ax, 6, 3.6), named=named, ylabel="robust error (%)")
+    values = 100 * np.array([r.rob.by_class for r in same])
+    ax = _class_lines(axes(ax, 6, 3.6), levels, values, same[0].classes, named)
     _say(ax, same, "budget ε (grey levels of 255)")
     ax.plot(levels, [100 * r.rob.mean for r in same], "k--", lw=1.5, label="average")
-    return _finish(ax)
+    return _finish(ax, ylabel="robust error (%)", ylim=(0, 102), xticks=levels)
 
 
 def curves(lines: Lines, ax: Ax = None, *, xlabel: str = "epoch", ylabel: str = "loss") -> Axes:

@@ -128,11 +128,8 @@ def compare(*names: Any, attack: str | None = None, eps: float | str | None = No
 
 
 def score_results(*patterns: str, root: Root = None) -> Table:
-    """Stored unfairness scores, one row per recipe and score, with intervals over seeds.
-
-    CAU, CRU_s and EOU are in points, CRU_eps in grey levels of 255 or a table's own units. Models
-    of static copies have a row with their error on such copies of the test set.
-    """
+    """Stored unfairness scores over seeds, one row per recipe and score: in points, CRU_eps in grey
+    levels of 255 or a table's units. A model of static copies adds its error on copies."""
     rows = _score_rows(stored_models(root, *patterns))
     return _over_seeds(pd.DataFrame(rows, columns=["recipe", "seed", *FACTS, "error", "warnings"]),
                        "recipe")
@@ -146,13 +143,6 @@ def compare_scores(*names: str, root: Root = None) -> Table:
     'inconclusive'
     """
     return _paired(_score_rows(comparable(*names, root=root)), names)
-
-
-def spreads(table: Table) -> dict[str, Spread]:
-    """The differences in a table of one comparison per figure, as fractions by figure and data."""
-    columns = table[["difference", "sd", "low", "high"]].to_numpy(float) / 100
-    return {f"{figure}, {data}": Spread(*map(float, row), n) for figure, data, n, row in
-            zip(table["figure"], table["data"], table["n"], columns, strict=True)}
 
 
 def comparable(*names: str, root: Root = None) -> list[StoredModel]:

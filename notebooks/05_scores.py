@@ -62,7 +62,7 @@ print(session.line())
 # %%
 from course_lib import plots, tables
 from course_lib.fairness import Errors, Report, Spread
-from course_lib.lessons.scores import PRINTED, differences  # the paper's, and ours
+from course_lib.lessons.scores import PRINTED, differences, spreads
 
 found = differences()
 rows = {label: {"the paper": Spread.of([(robust - standard) / 100]),
@@ -109,7 +109,7 @@ import pandas as pd
 import torch
 from ipywidgets import interact
 
-from course_lib import PGD, METHODS, Optim, build, fit, lesson, load, load_model, scores
+from course_lib import METHODS, PGD, Optim, build, fit, lesson, load, load_model, scores
 from course_lib.explorer.curves import load_curve
 from course_lib.inference import predict
 
@@ -567,7 +567,7 @@ others = ["exp4/trades-1", "exp4/trades-6", "exp3/reweight-remargin-05",
           "exp4/bat-code", "exp4/bat-paper", "exp4/fat", "exp4/gairat"]
 beside = tables.compare_scores("exp4/pgd-at", *others)
 shown = {name: {label.rpartition(",")[0]: s for label, s in
-                tables.spreads(beside[beside["recipe"] == name]).items()}
+                spreads(beside[beside["recipe"] == name]).items()}
          for name in others}
 assert all(row["CAU"].high < 0 for row in shown.values())
 fairer = [name for name, row in shown.items() if all(s.high < 0 for s in row.values())]

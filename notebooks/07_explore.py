@@ -220,7 +220,7 @@ plots.show(explorer.look("scores", "exp1/natural", "exp1/pgd-at", score=score).a
 # look at all five seeds; the whiskers are 95 % intervals.
 
 # %%
-from course_lib import load_reports
+from course_lib.zoo import load_reports
 
 reports = load_reports("exp1/pgd-at")
 hardest = {tuple(report.rob.by_class.argsort()[:-4:-1]) for report in reports}

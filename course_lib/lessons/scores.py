@@ -6,12 +6,13 @@ from functools import partial
 from typing import Any
 
 import torch
+from pandas import DataFrame
 from torch import Tensor
 
 from course_lib.fairness import Spread
 from course_lib.lab.leave_out import load_luf
 from course_lib.lessons.lesson import Cases, Exercise
-from course_lib.tables import compare_scores, spreads
+from course_lib.tables import compare_scores
 
 # Sooksatra and Rivas, Tables I to V and text: score, data -> (standard, robust) in points, CRU_eps
 # in grey levels. EOU is the range of the confidences in Tables IV and V.
@@ -24,6 +25,13 @@ PRINTED = {
     "EOU, gender, label 0, adult": (7.4, 8.0), "EOU, gender, label 1, adult": (9.1, 9.4),
     "EOU, race, label 0, adult": (5.2, 9.4), "EOU, race, label 1, adult": (6.7, 12.3),
 }
+
+
+def spreads(table: DataFrame) -> dict[str, Spread]:
+    """The differences in a table of one comparison per figure, as fractions by figure and data."""
+    columns = table[["difference", "sd", "low", "high"]].to_numpy(float) / 100
+    return {f"{figure}, {data}": Spread(d, sd, low, high, n) for figure, data, n, (d, sd, low, high)
+            in zip(table["figure"], table["data"], table["n"], columns, strict=True)}
 
 
 def differences() -> dict[str, Spread]:
