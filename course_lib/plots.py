@@ -261,22 +261,14 @@ def class_curves(values: Sequence[Sequence[float]], classes: Names, ax: Ax = Non
     return _finish(ax, legend, xlabel=xlabel, ylabel=ylabel)
 
 
-def by_budget(eps: Sequence[float], values: np.ndarray, classes: Names, ax: Ax = None, *,
-              named: Names = (), xlabel: str = "budget ε",
-              ylabel: str = "attack's success (%)") -> Axes:
-    """One line per class, `values` [budgets, C] in fractions; the `named` ones in colour."""
-    ax = _class_lines(axes(ax, 4.4, 3.4), eps, 100 * np.asarray(values), classes, named)
-    return _finish(ax, xlabel=xlabel, ylabel=ylabel, ylim=(0, 102), xticks=list(eps))
-
-
 def budget_curves(reports: Mapping[float, Report], ax: Ax = None, *, named: Names = ()) -> Axes:
     """Robust error per class, and its average, over budgets; the `named` classes in colour."""
     same, levels = combine(reports.values(), "budget"), [255 * e for e in reports]
-    ax = by_budget(levels, np.array([r.rob.by_class for r in same]), same[0].classes,
-                   axes(ax, 6, 3.6), named=named, ylabel="robust error (%)")
+    values = 100 * np.array([r.rob.by_class for r in same])
+    ax = _class_lines(axes(ax, 6, 3.6), levels, values, same[0].classes, named)
     _say(ax, same, "budget ε (grey levels of 255)")
     ax.plot(levels, [100 * r.rob.mean for r in same], "k--", lw=1.5, label="average")
-    return _finish(ax)
+    return _finish(ax, ylabel="robust error (%)", ylim=(0, 102), xticks=levels)
 
 
 def curves(lines: Lines, ax: Ax = None, *, xlabel: str = "epoch", ylabel: str = "loss") -> Axes:
@@ -310,15 +302,17 @@ def walk(p: Tensor, right: Sequence[bool] | Tensor, ax: Ax = None, *, labels: Na
                    xlim=(-0.5, len(right) - 0.5))
 
 
-def attack_gaps(models: Mapping[str, Mapping[str, tuple[float, float, float]]], ax: Ax = None, *,
-                flagged: Names = (), xlabel: str = "robust accuracy (%)") -> Axes:
-    """One row per model, one marker per attack: label -> attack -> (value, low, high) in fractions.
-    Where the markers lie far apart, a weak attack overstates robustness: `flagged` rows."""
+def attack_gaps(models: Mapping[str, Mapping[str, tuple[float, float, float] | Spread]],
+                ax: Ax = None, *, flagged: Names = (),
+                xlabel: str = "robust accuracy (%)") -> Axes:
+    """One row per model, one marker per attack: label -> attack -> (value, low, high) in fractions,
+    or a Spread. Where the markers lie far apart, a weak attack overstates robustness: `flagged`."""
     attacks = list(dict.fromkeys(a for results in models.values() for a in results))
     labels = [f"⚑ {label}" if label in flagged else label for label in models]
     ax = _rows(axes(ax, 8, 1.1 + 0.42 * len(models)), labels)
     for i, (label, results) in enumerate(models.items()):
         for attack, ends in results.items():
+            ends = (ends.mean, ends.low, ends.high) if isinstance(ends, Spread) else ends
             k, (value, *interval) = attacks.index(attack), 100 * np.array(ends)
             at = i + 0.2 * (k - (len(attacks) - 1) / 2)
             ax.plot(interval, [at, at], color=COLOURS[k % 8], lw=1.7)

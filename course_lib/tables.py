@@ -124,23 +124,25 @@ def compare(*names: Any, attack: str | None = None, eps: float | str | None = No
     'lower'
     """
     names = tuple(names[0]) if len(names) == 1 and not isinstance(names[0], str) else names
-    if len(names) < 2:
-        raise CourseError(f"compare was given {', '.join(names) or 'nothing'}; give it two names "
-                          "or more, such as those in list_models().")
-    table = pd.DataFrame(_rows(comparable(*names, root=root), attack, eps, images),
-                         columns=["recipe", "seed", *FACTS, "error", "warnings"])
-    is_first = table["recipe"] == names[0]
-    pairs = table[~is_first].merge(table[is_first].assign(minus=names[0]).drop(columns="recipe"),
-                                   on=["seed", *FACTS], suffixes=("", " before"))
-    if pairs.empty:
-        raise CourseError(f"{', '.join(names)} share no seed that was examined in the same way. "
-                          f"results({names[0]!r}) shows what is stored.")
-    pairs["error"] -= pairs["error before"]
-    pairs["warnings"] = [*map(_joined, pairs[["warnings", "warnings before"]].values)]
-    table = _over_seeds(pairs, "recipe", "minus")
-    table["verdict"] = [verdict(Spread(*row), near=1) for row in
-                        table[["mean", "sd", "low", "high", "n"]].itertuples(index=False)]
-    return table.rename(columns={"mean": "difference"})
+    return _paired(_rows(comparable(*names, root=root), attack, eps, images), names)
+
+
+def score_results(*patterns: str, root: Root = None) -> Table:
+    """Stored unfairness scores over seeds, one row per recipe and score: in points, CRU_eps in grey
+    levels of 255 or a table's units. A model of static copies adds its error on copies."""
+    rows = _score_rows(stored_models(root, *patterns))
+    return _over_seeds(pd.DataFrame(rows, columns=["recipe", "seed", *FACTS, "error", "warnings"]),
+                       "recipe")
+
+
+def compare_scores(*names: str, root: Root = None) -> Table:
+    """How the scores of recipes differ from those of the first, paired by seed as in `compare`.
+
+    >>> table = compare_scores("scores/cifar10-standard", "scores/cifar10-robust")
+    >>> dict(zip(table["figure"], table["verdict"]))["CAU"]
+    'inconclusive'
+    """
+    return _paired(_score_rows(comparable(*names, root=root)), names)
 
 
 def comparable(*names: str, root: Root = None) -> list[StoredModel]:
@@ -290,6 +292,45 @@ def _rows(models: Sequence[StoredModel], attack: str | None, eps: float | str | 
                 row["images"] = sum(errors.counts)
                 yield {**row, "figure": f"{kind} average", "error": 100 * errors.mean}
                 yield {**row, "figure": f"{kind} worst class", "error": 100 * errors.worst}
+
+
+def _paired(rows: Iterable[dict[str, Any]], names: Sequence[str]) -> Table:
+    """The rows of each recipe minus those of the first one, seed by seed, over the seeds."""
+    if len(names) < 2:
+        raise CourseError(f"compare was given {', '.join(names) or 'nothing'}; give it two names "
+                          "or more, such as those in list_models().")
+    table = pd.DataFrame(rows, columns=["recipe", "seed", *FACTS, "error", "warnings"])
+    is_first = table["recipe"] == names[0]
+    pairs = table[~is_first].merge(table[is_first].assign(minus=names[0]).drop(columns="recipe"),
+                                   on=["seed", *FACTS], suffixes=("", " before"))
+    if pairs.empty:
+        raise CourseError(f"{', '.join(names)} share no seed that was examined in the same way. "
+                          f"results({names[0]!r}) shows what is stored.")
+    pairs["error"] -= pairs["error before"]
+    pairs["warnings"] = [*map(_joined, pairs[["warnings", "warnings before"]].values)]
+    table = _over_seeds(pairs, "recipe", "minus")
+    table["verdict"] = [verdict(Spread(*row), near=1) for row in
+                        table[["mean", "sd", "low", "high", "n"]].itertuples(index=False)]
+    return table.rename(columns={"mean": "difference"})
+
+
+def _score_rows(models: Sequence[StoredModel]) -> Iterator[dict[str, Any]]:
+    """One row per model and stored score, as `score_results` describes it."""
+    for m, row in ((model, row) for model in models for row in model.record.get("scores", [])):
+        kind, value = row["score"], row["value"]
+        if kind == "EOU":
+            values = {f"EOU, {row['group']}, label {label}": 100 * value[label] for label in (0, 1)}
+        elif kind == "CRU_eps":
+            scale, unit = (255, "grey levels") if row["cap"] <= 1 else (1, "units")
+            search = ", increments" * (row["estimator"] == "increments")
+            values = {f"CRU_eps ({unit}){search}": scale * value}
+        elif kind == "static":
+            values = {f"error on copies, {budget(row['eps'])}": 100 * (1 - row["accuracy"])}
+        else:
+            values = {kind + (f" at {budget(row['eps'])}" if kind == "CRU_s" else ""): 100 * value}
+        yield from ({"recipe": m.name, "seed": m.seed, "figure": figure, "attack": "", "eps": 0.0,
+                     "images": int(np.sum(row["counts"])), "data": m.data, "error": value,
+                     "warnings": ""} for figure, value in values.items())
 
 
 def _over_seeds(rows: pd.DataFrame, *names: str) -> Table:

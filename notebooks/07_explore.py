@@ -14,15 +14,11 @@
 # %% [markdown]
 # # 07 · Explore
 #
-# Every model that comes with the course, two side by side, under your own sliders: which classes an attack takes, what it turns
-# them into, and how soon.
+# **What you see first.** An attack turns a sneaker into a sandal for the naturally trained network, within a few small steps. More than half of all
+# sneakers are taken for sandals in this way. The adversarially trained network stays with *Sneaker* to the end.
 #
-# **You will learn** to read an error curve over the budget, a confusion matrix under attack, and the walk of a single image; to
-# tell source-class from target-class fairness; and to set your own trained models beside ours.
-#
-# **You need** notebook 00, and for the training histories notebook 02. No GPU.
-#
-# **Time:** a figure within fifteen seconds; as long as you like with the sliders; ten minutes for the two exercises.
+# Below, every model of the course is under your own sliders: which classes an attack takes, what it turns them into, and how soon.
+# **You need** notebook 00. **Time:** a figure within fifteen seconds, then as long as you like.
 
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
@@ -65,47 +61,34 @@ from course_lib import colab
 session = colab.setup(drive=SAVE_TO_DRIVE)
 print(session.line())
 
-# %% [markdown]
-# ## 1 · Predict first
-#
-# Adversarial training with PGD at $\varepsilon = 8/255$ lowers the robust error of nearly every class. Now turn the budget up
-# to 16/255, twice what the model was trained for. Which pair of classes, do you think, will be confused most often?
-
-# %% cellView="form"
-# @title Your prediction
-my_prediction = "Shirt as T-shirt/top"  # @param ["Shirt as T-shirt/top", "Pullover as Coat", "Sandal as Sneaker"]
-print("You predict:", my_prediction)
-
-# %% [markdown]
-# ## 2 · Under your own sliders
-#
-# The answers of the models to PGD-20 at $\varepsilon = 0, 2, 4, \dots, 32$ of 255, on all 10,000 test images, are stored beside
-# the models: a slider only has to look them up. An attack that says *attack now* is run here, on as many images of each class as
-# you choose.
-#
-# - Choose a second model to set it beside the first; *Tab* and the arrow keys reach everything.
-# - *Confusion matrix*: pick a class and what it is taken for, then *Show the images of this cell*, then *Show this image*.
-# - *Scores*: one of the unfairness scores of notebook 05, opened up into the classes (or, of people, the groups) it is a range over.
-# - *Table*: sort it, type words that a row must hold, and save it.
-# - *Your own runs*: type the folder your trainings wrote to (in Colab with Drive:
-#   `/content/drive/MyDrive/robust-fairness-course`), finished or stopped half-way.
-
 # %%
-from course_lib import lesson, plots
+from course_lib import plots
 from course_lib.explorer import explore
 
 panel = explore(out=session.results / "explorer")
+panel.show("image")  # the view to begin with
 panel
 
 # %% [markdown]
-# ## 3 · The same without widgets
+# ## 1 · What the panel can do
 #
-# A form instead of sliders: choose, and run the cell. It shows what the panel shows, and works where widgets do not (on a printed
-# page, for example).
+# - **Models:** choose one, or two side by side. *Tab* and the arrow keys reach every control.
+# - **Attack:** the predictions under PGD-20 at ε = 0, 2, 4, ..., 32 of 255 are stored for all 10,000 test images (seed 0), so the slider answers at
+#   once. An attack that says *attack now* runs here, on as many images per class as you choose.
+# - **Confusion matrix:** choose a class and a prediction, then *Show the images of this cell*, then *Show this image*.
+# - **Scores:** the unfairness scores of notebook 05, split into their classes or groups.
+# - **Table:** sort it, filter it by words, save it.
+# - **Your own runs:** type the folder that your trainings wrote to (with Drive: `/content/drive/MyDrive/robust-fairness-course`). It also opens
+#   unfinished runs.
+#
+# ## 2 · The same without widgets
+#
+# Choose, and run the cell. This works where widgets do not.
 
 # %% cellView="form"
 # @title Choose, and run
-VIEW = "errors"  # @param ["errors", "budgets", "confusion", "cell", "image", "fairness", "scores", "history"]
+# errors, budgets, confusion, cell, image, fairness, scores or history:
+VIEW = "errors"  # @param {type:"string"}
 MODEL = "exp1/natural"  # @param {type:"string"}
 BESIDE = "exp1/pgd-at"  # @param {type:"string"}
 EPS = 8  # @param {type:"slider", min:0, max:32, step:2}
@@ -115,166 +98,137 @@ TAKEN_FOR = ""  # @param {type:"string"}
 IMAGE = 1  # @param {type:"integer"}
 SCORE = ""  # @param {type:"string"}
 
-from course_lib.explorer.views import Explorer
-
-explorer = Explorer()
-view = explorer.look(VIEW, MODEL, BESIDE, attack=ATTACK, eps=EPS, row=CLASS, column=TAKEN_FOR, number=IMAGE,
-                     score=SCORE)
-plots.show(view.ax, alt=view.alt)
-print(view.alt)
+explorer = panel.explorer
+view = explorer.look(VIEW, MODEL, BESIDE, attack=ATTACK, eps=EPS, row=CLASS,
+                     column=TAKEN_FOR, number=IMAGE, score=SCORE)
+plots.show(view.ax)
 
 # %% [markdown]
-# Names of models are those of the table; seed 0 is meant unless you add another, as in `exp1/pgd-at · seed 1`. Stored answers are there for
-# seed 0 alone: for another one choose an attack instead of `stored`.
+# The names are those of the panel's table. They mean seed 0; add another seed as in `exp1/pgd-at · seed 1`, and choose a live attack for it.
 #
-# ## 4 · Reading the pictures
+# ## 3 · Six things to try
 #
-# **Over the budget.** The error of class $c$ under the budget $\varepsilon$ is
+# Answer first, then look, in the panel or with the cell below each question.
 #
-# $$\mathrm{err}_c(\varepsilon) = \Pr[\, \exists\, t: \arg\max f(z_t) \ne c \mid y = c \,], \qquad z_0, \dots, z_K \in B(x, \varepsilon)$$
+# ### The budget
 #
-# and its value at $\varepsilon = 0$ is the standard error. One budget is one vertical cut through all curves: two classes may well
-# change places between 8/255 and 16/255.
+# Adversarial training at 8/255 lowers the robust error of nearly every class. Now raise the budget to 16/255. **Do the classes keep their order?**
+
+# %% cellView="form"
+# @title Predict the pair that the robust network confuses most often at 16/255
+pair = ""  # @param ["", "Shirt as T-shirt", "Pullover as Coat", "Sandal as Sneaker"]
 
 # %%
-view = explorer.look("budgets", "exp1/natural", "exp1/pgd-at", eps=8)
-plots.show(view.ax, alt=view.alt)
+plots.show(explorer.look("budgets", "exp1/natural", "exp1/pgd-at", eps=16).ax)
+
+# %% tags=["nbval-check-output"]
+import pandas as pd
+
+curves = {name: explorer.source(f"exp1/{name}").curve for name in ("natural", "pgd-at")}
+most = {}
+for name, eps in ((name, eps) for name in curves for eps in (0, 8, 16)):
+    wrong = curves[name].confusion(eps).fill_diagonal_(0)
+    row, column = divmod(int(wrong.argmax()), len(wrong))
+    classes = curves[name].classes
+    most[name, f"{eps}/255"] = classes[row], classes[column], int(wrong.max())
+assert most["natural", "8/255"][:2] == ("Sneaker", "Sandal")
+assert most["natural", "8/255"][2] > 500 and most["pgd-at", "16/255"][0] == "Pullover"
+pd.DataFrame(most, ["class", "taken for", "of 1,000"]).T
+
+# %%
+print("You predicted:", pair or "nothing yet")
 
 # %% [markdown]
-# **What they are taken for.** Each row of the confusion matrix is a class. On the left nobody attacks, on the right PGD does.
-
-# %%
-view = explorer.look("confusion", "exp1/pgd-at", "exp1/natural", eps=16)
-plots.show(view.ax, alt=view.alt)
-
-# %%
-# NBVAL_CHECK_OUTPUT
-curve = explorer.source("exp1/pgd-at").curve
-for eps in (0, 8, 16):
-    wrong = curve.confusion(eps).fill_diagonal_(0)
-    source, target = divmod(int(wrong.argmax()), len(curve.classes))
-    print(f"{eps:2}/255: {int(wrong.max()):4} of {int((curve.y == source).sum())} images of {curve.classes[source]} "
-          f"are taken for {curve.classes[target]}; average error {100 * curve.errors(eps).mean:.1f} %")
-assert (curve.classes[source], curve.classes[target]) == ("Pullover", "Coat")  # band
-print("You predicted:", my_prediction)
-
-# %% [markdown]
-# Clean and at 8/255 it is Shirt that is lost most often, to T-shirt/top; at 16/255 it is Pullover, to Coat. A statement about
-# classes needs its budget beside it.
+# <details><summary>Discussion</summary>
 #
-# The curve at 8/255 is the stored report: same attack, same images, same figures.
-
-# %%
-from course_lib import load_report
-
-report = load_report("exp1/pgd-at")
-assert abs(curve.errors(8).mean - report.rob.mean) < 0.003  # another CPU may differ in the last image
-print(f"from the curve {curve.errors(8).mean:.4f}, from the report {report.rob.mean:.4f}")
-
-# %% [markdown]
-# **One image.** The most frequent mistake of the natural model at 8/255, its first image, for two models: what each believes
-# before and after, and the step at which the path crosses, if it does.
-
-# %%
-view = explorer.look("image", "exp1/natural", "exp1/pgd-at", eps=8)
-plots.show(view.ax, alt=view.alt)
-
-# %% [markdown]
-# **Source and target.** *Source-class fairness* asks whether all classes hold out equally long, *target-class fairness* whether
-# the wrong answers are spread evenly (Sun et al., 2023; the dotted line on the right is an even spread).
-
-# %%
-view = explorer.look("fairness", "exp1/natural", "exp1/pgd-at", eps=8)
-plots.show(view.ax, alt=view.alt)
-
-# %% [markdown]
-# **A score and what is behind it.** An unfairness score is a range: the highest bar minus the lowest. What lies between is not in it.
-# (`explorer.scores([...])` lists the scores that models have in common; models of people, which have no images, are shown by their
-# scores and their training only.)
-
-# %%
-view = explorer.look("scores", "exp1/natural", "exp1/pgd-at", score="CRU_s, pgd20 at 8/255")
-plots.show(view.ax, alt=view.alt)
-print(view.alt)
-
-# %% [markdown]
-# ## 5 · Exercises
+# One budget is one vertical cut through all curves, and curves cross. Clean and at 8/255 the robust network loses Shirt to T-shirt/top most often;
+# at 16/255 it loses Pullover to Coat. A statement about classes needs its budget beside it.
+# </details>
 #
-# ### Exercise 1 · Where the wrong answers go
+# ### How much is enough?
 #
-# `matrix` is a confusion matrix of counts, a tensor of shape $[C, C]$ with a row for each true class. Return the share of the
-# *wrong* answers that name each class: $C$ numbers that sum to one.
+# **Which class needs a smaller budget after adversarial training than before?** The table shows the first stored budget (in grey levels of 255) at
+# which at least half of a class is lost; – means that not even 32 is enough.
 
-# %% tags=["exercise"]
-def targets(matrix):
-    return ...
-
-
-lesson.check("07.targets", targets)
-
-# %%
-# lesson.hint("07.targets")
-
-# %% cellView="form" jupyter={"source_hidden": true} tags=["solution"]
-# @title Solution of exercise 1 (open it when you have tried)
-def targets_solution(matrix):
-    wrong = matrix - matrix.diag().diag()
-    return wrong.sum(0) / wrong.sum()
-
-
-assert lesson.check("07.targets", targets_solution)
+# %% tags=["nbval-check-output"]
+half = {name: [next((e for e in curve.eps if curve.errors(e).by_class[c] >= 0.5), None)
+               for c in range(len(classes))] for name, curve in curves.items()}
+table = pd.DataFrame(half, classes, dtype="Int64")
+assert table.index[table["pgd-at"] < table["natural"]].tolist() == ["Shirt"]
+table.astype(object).fillna("–")
 
 # %% [markdown]
-# ### Exercise 2 · The budget at which half is lost
+# <details><summary>Discussion</summary>
 #
-# `eps` is a list of budgets and `errors` one class's error at each, the first below `level`. Return the budget at which the error
-# first reaches `level`, on a straight line between the two neighbours; the last budget where it never does.
-
-# %% tags=["exercise"]
-def reached(eps, errors, level):
-    return ...
-
-
-lesson.check("07.reached", reached)
+# Shirt. More than half of its images are lost before anybody attacks. All other classes withstand more than before, some several times as much.
+# This is the unfairness that notebooks 01 to 04 are about.
+# </details>
+#
+# ### What are they taken for?
+#
+# Each row of the confusion matrix is a class; on the left without attack, on the right under attack. **Do wrong answers spread over all classes?**
 
 # %%
-# lesson.hint("07.reached")
-
-# %% cellView="form" jupyter={"source_hidden": true} tags=["solution"]
-# @title Solution of exercise 2 (open it when you have tried)
-def reached_solution(eps, errors, level):
-    for i in range(1, len(eps)):
-        if errors[i] > level:
-            share = (level - errors[i - 1]) / (errors[i] - errors[i - 1])
-            return eps[i - 1] + share * (eps[i] - eps[i - 1])
-    return eps[-1]
-
-
-assert lesson.check("07.reached", reached_solution)
+wrong = curves["pgd-at"].confusion(16).fill_diagonal_(0)
+for alike in ([0, 2, 3, 4, 6], [5, 7, 9]):  # tops and dresses; shoes
+    assert wrong[alike][:, alike].sum() > 0.9 * wrong[alike].sum()
+plots.show(explorer.look("confusion", "exp1/pgd-at", "exp1/natural", eps=16).ax)
 
 # %% [markdown]
-# With it, each class of two models in one number: the budget at which half of its images are lost (0 where they are lost before
-# anybody attacks, 32 where not even that budget is enough).
+# <details><summary>Discussion</summary>
+#
+# No. More than nine in ten lost tops and dresses stay among themselves, and so it is with shoes. An attack pushes an image over the nearest boundary.
+# </details>
+#
+# ### Who is lost, and to whom?
+#
+# *Source-class fairness* asks how long each class withstands. *Target-class fairness* asks whether wrong answers are spread evenly; the dotted line is an
+# even spread (Sun et al., 2023). **Does adversarial training improve both?** Then try `exp4/bat-code`.
 
 # %%
-# NBVAL_CHECK_OUTPUT
-print(f"{'class':12}  {'natural':>8}  {'PGD-AT':>8}")
-half, solved = [], lesson.exercises()["07.reached"].solution
-for name in ("exp1/natural", "exp1/pgd-at"):
-    c = explorer.source(name).curve
-    rates = [[c.errors(e).by_class[k] for e in c.eps] for k in range(len(c.classes))]
-    half.append([solved(c.eps, r, 0.5) if r[0] <= 0.5 else 0 for r in rates])
-for name, *row in zip(curve.classes, *half, strict=True):
-    print(f"{name:12}", *(f"{value:9.1f}" for value in row))
-assert [name for name, a, b in zip(curve.classes, *half, strict=True) if b < a] == ["Shirt"]  # band
+from course_lib.diagnostics import from_uniform, targets
+
+uneven = [from_uniform(targets(c.confusion(8), own=False)) for c in curves.values()]
+assert uneven[0] < uneven[1]  # natural, PGD-AT
+plots.show(explorer.look("fairness", "exp1/natural", "exp1/pgd-at", eps=8).ax)
 
 # %% [markdown]
-# Nine classes withstand more than before, some four times as much. One withstands less: of Shirt more than half is lost before
-# anybody attacks. This is the unfairness that notebooks 01 to 04 are about.
+# <details><summary>Discussion</summary>
 #
-# ## What you have seen
+# No. Source: nearly every class withstands longer. Target: the wrong answers of the robust network are *less* evenly spread than those of the
+# natural one. Notebook 04 measures both for BAT.
+# </details>
 #
-# - One budget is one cut through many curves, and the order of the classes depends on where you cut.
-# - An attack does not scatter images evenly: most wrong answers fall on a few neighbouring classes.
-# - "Robust" is a matter of degree for each image: the path shows when it crosses, and for a better model that it never does.
-# - The curves are one model each (seed 0) and say nothing of the spread over seeds: for that, notebooks 01 to 03.
+# ### What hides in a score?
+#
+# An unfairness score is a range: the highest bar minus the lowest. **Could two models with the same score treat the classes in between differently?**
+
+# %%
+score = "CRU_s, pgd20 at 8/255"
+plots.show(explorer.look("scores", "exp1/natural", "exp1/pgd-at", score=score).ax)
+
+# %% [markdown]
+# <details><summary>Discussion</summary>
+#
+# Yes. Here the two ranges are not far apart, but one model loses most images of half the classes and the other of one class alone. The classes between the
+# ends are not in the score.
+# </details>
+#
+# ### Does another seed agree?
+#
+# All curves are from seed 0. **Choose `exp1/pgd-at · seed 1` as the second model in the panel, and attack both now. Which classes differ?** Then
+# look at all five seeds; the whiskers are 95 % intervals.
+
+# %%
+from course_lib.zoo import load_reports
+
+reports = load_reports("exp1/pgd-at")
+hardest = {tuple(report.rob.by_class.argsort()[:-4:-1]) for report in reports}
+assert len(hardest) == 1
+plots.show(plots.class_bars(reports))
+
+# %% [markdown]
+# <details><summary>Discussion</summary>
+#
+# The three hardest classes have the same order for every seed. Single classes move by a point or two.
+# </details>

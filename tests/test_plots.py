@@ -42,7 +42,7 @@ def seeds(shift: int = 0) -> list[Report]:
 IMAGES = torch.linspace(0, 1, 4 * 32 * 32).reshape(4, 1, 32, 32)
 SPREAD = Spread.of([0.1, 0.2, 0.3])
 GAPS = {"sound": {"pgd": (0.7, 0.68, 0.72), "aa": (0.69, 0.67, 0.71)},
-        "masked": {"aa": (0.5, 0.48, 0.52)}}
+        "masked": {"aa": Spread(0.5, 0.01, 0.48, 0.52, 3)}}
 P = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
 DRAWN: dict[str, tuple[Any, ...]] = {  # what each function is given before `ax`
     "class_bars": ({"a": report(), "b": seeds()},),
@@ -51,7 +51,6 @@ DRAWN: dict[str, tuple[Any, ...]] = {  # what each function is given before `ax`
     "dumbbells": (seeds(), seeds(150)),
     "class_scatter": (np.arange(10.0), np.arange(10.0) ** 2, FASHION),
     "class_curves": ([[0.1] * 10, [0.2] * 10], FASHION),
-    "by_budget": ([1, 2], np.eye(2), "ab"),
     "budget_curves": ({0.0: report(), 0.1: report(more=200)},),
     "curves": ({"loss": [2.0, 1.0]},),
     "lines": ([0.0, 0.5], {"a": [1.0, 2.0]}),
@@ -242,13 +241,11 @@ def test_a_figure_describes_itself() -> None:
 
 def test_named_classes_are_drawn_in_colour_with_their_own_values() -> None:
     values = np.array([[1, 5, 9], [2, 6, 8]])
-    for ax in (plots.class_curves(values, ABC, named=["c", "a"]),
-               plots.by_budget([1, 2], values / 100, ABC, named=["c", "a"])):
-        drawn = {to_hex(line.get_color()): line.get_ydata() for line in ax.lines}
-        for colour, ends in (("0.75", [5, 6]), (plots.COLOURS[0], [9, 8]),
-                             (plots.COLOURS[1], [1, 2])):
-            assert drawn[to_hex(colour)] == pytest.approx(ends)
-        assert list(ax.lines[0].get_xdata()) == [1, 2] and legend(ax) == ["c", "a"]
+    ax = plots.class_curves(values, ABC, named=["c", "a"])
+    drawn = {to_hex(line.get_color()): line.get_ydata() for line in ax.lines}
+    for colour, ends in (("0.75", [5, 6]), (plots.COLOURS[0], [9, 8]), (plots.COLOURS[1], [1, 2])):
+        assert drawn[to_hex(colour)] == pytest.approx(ends)
+    assert list(ax.lines[0].get_xdata()) == [1, 2] and legend(ax) == ["c", "a"]
     ax = plots.class_curves([[1, 5]], ABC[:2], named=["a"], legend=False, start=0)
     assert legend(ax) == [] and list(ax.lines[0].get_xdata()) == [0]
 

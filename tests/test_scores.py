@@ -10,7 +10,10 @@ from fairlearn.metrics import MetricFrame
 
 from course_lib import PGD, CourseError, Report, scores
 from course_lib.fairness import Errors
+from course_lib.lessons.scores import PRINTED, differences
 from course_lib.scores import LeastEps, cau, cru_eps, cru_s, eou, grid_eps, least_eps, luf, success
+from course_lib.tables import compare_scores, score_results
+from course_lib.zoo import load_scores
 from tests.helpers import Linear, Small, seeded
 
 REPORT = Report(Errors((1, 5, 2), (10, 10, 20)), Errors((4, 9, 4), (10, 10, 20)),
@@ -155,3 +158,37 @@ def search(**words: float) -> Any:
 def test_bad_input_gets_a_sentence(call: Callable[[], object], says: str) -> None:
     with pytest.raises(CourseError, match=says):
         call()
+
+
+@pytest.mark.parametrize(("name", "score", "which", "figure", "value"), [
+    ("cifar10-robust", "CAU", {}, "CAU", lambda row: 100 * row["value"]),
+    ("cifar10-robust", "CRU_s", {"eps": 0.012}, "CRU_s at 0.012", lambda row: 100 * row["value"]),
+    ("cifar10-robust", "CRU_eps", {"estimator": "bisection"}, "CRU_eps (grey levels)",
+     lambda row: 255 * row["value"]),
+    ("adult-robust", "CRU_eps", {"estimator": "increments"}, "CRU_eps (units), increments",
+     lambda row: row["value"]),
+    ("adult-static", "static", {"eps": 15}, "error on copies, 15 units",
+     lambda row: 100 - 100 * row["accuracy"]),
+    ("adult-robust", "EOU", {"group": "race"}, "EOU, race, label 1",
+     lambda row: 100 * row["value"][1]),
+])
+def test_stored_scores_as_tables(name: str, score: str, which: dict[str, Any], figure: str,
+                                 value: Callable[[dict[str, Any]], float]) -> None:
+    def of(recipe: str) -> np.ndarray:
+        wanted = {"score": score, **which}.items()
+        return np.array([value(row) for seed in range(3) for row in load_scores(recipe, seed=seed)
+                         if wanted <= {k: row.get(k) for k, _ in wanted}.items()])
+
+    table = score_results(f"scores/{name}").set_index("figure")
+    assert table.loc[figure, "mean"] == pytest.approx(of(f"scores/{name}").mean())
+    if score != "static":
+        other = f"scores/{name.partition('-')[0]}-standard"
+        row = compare_scores(other, f"scores/{name}").set_index("figure").loc[figure]
+        change = of(f"scores/{name}") - of(other)
+        assert (row["difference"], row["sd"], row["n"]) == pytest.approx(
+            (change.mean(), change.std(ddof=1), 3))
+
+
+def test_the_papers_claims_have_a_difference_each() -> None:
+    found = differences()
+    assert {*PRINTED} <= {*found} and {found[label].n for label in PRINTED} == {3}

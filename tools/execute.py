@@ -4,6 +4,7 @@ inputs changes."""
 from __future__ import annotations
 
 import hashlib
+import html
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+from nbformat.v4 import new_output
 from tqdm import tqdm
 
 from tools.common import BUILD, ROOT, write
@@ -27,6 +29,7 @@ VERSIONS = ("ipykernel", "jupytext", "matplotlib", "matplotlib-inline", "nbclien
             "torch", "torchvision")
 OWN = ("COURSE_DATA", "COURSE_MODELS")  # a user's own data and models
 CELL_SECONDS = 600
+PICTURE = re.compile(r'<img[^>]* alt="([^"]*)" src="data:image/png;base64,([^"]+)"')
 # the discard port: whoever asks the network for something learns at once that there is none
 NOWHERE = "http://127.0.0.1:9"
 
@@ -121,12 +124,15 @@ def progress_bar(output: NotebookNode) -> bool:
 
 def still(output: NotebookNode, state: dict[str, Any]) -> list[NotebookNode]:
     """The output as it is, or what a live widget showed at its first setting: what was drawn
-    inside it, as `ipywidgets.interact` does, without its controls."""
+    inside it, as `ipywidgets.interact` does, or its picture, without its controls."""
     view = output.get("data", {}).get("application/vnd.jupyter.widget-view+json")
     waiting, shown = ([view["model_id"]] if view else []), [] if view else [output]
     while waiting:
         widget = state.get(waiting.pop(0), {}).get("state", {})
         shown += widget.get("outputs", [])
+        shown += [new_output("display_data", {"image/png": png, "text/plain": html.unescape(alt)},
+                             metadata={"image/png": {"alt": html.unescape(alt)}})
+                  for alt, png in PICTURE.findall(str(widget.get("value", "")))]
         waiting += [child.removeprefix("IPY_MODEL_") for child in widget.get("children", [])]
     return shown
 

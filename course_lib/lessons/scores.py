@@ -1,4 +1,4 @@
-"""Exercises of notebook 05: the attack's success per class, LUF, and equalised odds."""
+"""Notebook 05: the paper's figures beside ours, and exercises on LUF and equalised odds."""
 
 from __future__ import annotations
 
@@ -6,37 +6,48 @@ from functools import partial
 from typing import Any
 
 import torch
+from pandas import DataFrame
 from torch import Tensor
 
+from course_lib.fairness import Spread
+from course_lib.lab.leave_out import load_luf
 from course_lib.lessons.lesson import Cases, Exercise
+from course_lib.tables import compare_scores
+
+# Sooksatra and Rivas, Tables I to V and text: score, data -> (standard, robust) in points, CRU_eps
+# in grey levels. EOU is the range of the confidences in Tables IV and V.
+PRINTED = {
+    "CAU, cifar10": (28.6, 34.4), "CRU_eps (grey levels), cifar10": (255 * 0.0014, 255 * 0.005),
+    "CRU_s at 0.01, cifar10": (13.43, 25.85), "CRU_s at 0.012, cifar10": (8.45, 16.27),
+    "CRU_s at 0.014, cifar10": (4.71, 10.56), "LUF_t, cifar10": (29.26, 29.35),
+    "CAU, adult": (1.95, 2.05), "CRU_s at 10 units, adult": (6.11, 18.66),
+    "CRU_s at 15 units, adult": (10.81, 23.38), "CRU_s at 20 units, adult": (10.7, 22.72),
+    "EOU, gender, label 0, adult": (7.4, 8.0), "EOU, gender, label 1, adult": (9.1, 9.4),
+    "EOU, race, label 0, adult": (5.2, 9.4), "EOU, race, label 1, adult": (6.7, 12.3),
+}
+
+
+def spreads(table: DataFrame) -> dict[str, Spread]:
+    """The differences in a table of one comparison per figure, as fractions by figure and data."""
+    columns = table[["difference", "sd", "low", "high"]].to_numpy(float) / 100
+    return {f"{figure}, {data}": Spread(d, sd, low, high, n) for figure, data, n, (d, sd, low, high)
+            in zip(table["figure"], table["data"], table["n"], columns, strict=True)}
+
+
+def differences() -> dict[str, Spread]:
+    """What PRINTED is about in the stored models: robust minus standard, paired by seed."""
+    tables = (compare_scores(f"scores/{data}-standard", f"scores/{data}-robust")
+              for data in ("cifar10", "adult"))
+    robust, standard = (load_luf(f"luf/cifar10-{kind}", "seeds") for kind in ("robust", "standard"))
+    flips = dict(zip(standard["seeds"], standard["flips"], strict=True))
+    share = [(n - flips[seed]) / robust["test_examples"] for seed, n in
+             zip(robust["seeds"], robust["flips"], strict=True) if seed in flips]
+    return {k: s for t in tables for k, s in spreads(t).items()} | {
+        "LUF_t, cifar10": Spread.of(share)}
 
 
 def _range(rate: Tensor) -> Tensor:
     return rate.max() - rate.min()
-
-
-def _success(clean: Tensor, attacked: Tensor, counts: Tensor) -> Tensor:
-    return (attacked - clean) / (counts - clean)
-
-
-# wrong when clean, wrong under attack, and all; classes of one size and of several
-COUNTS = (([10, 40, 5], [30, 70, 50], [100, 100, 100]),
-          ([3, 0, 8, 1], [9, 4, 10, 2], [12, 10, 11, 9]), ([1, 50], [60, 90], [80, 200]))
-SUCCESS = Exercise(lambda clean, attacked, counts: _range(_success(clean, attacked, counts)),
-                   cases=[tuple(map(torch.DoubleTensor, case)) for case in COUNTS], mistakes={
-    "You divide by all images. Count only those that are right when clean, above and below.":
-        lambda clean, attacked, counts: _range(attacked / counts),
-    "The numerator is right. Divide by the images that are right when clean.":
-        lambda clean, attacked, counts: _range((attacked - clean) / counts),
-    "An image that is wrong when clean is no success of the attack. Subtract it above, too.":
-        lambda clean, attacked, counts: _range(attacked / (counts - clean)),
-    "These are the rates. The score is their range.": _success,
-    "This is the worst class alone. The score is the range.":
-        lambda clean, attacked, counts: _success(clean, attacked, counts).max(),
-}, hints=(
-    "`clean` images are wrong already. How many can the attack still win? How many did it win?",
-    "rate = (attacked - clean) / (counts - clean), then its maximum minus its minimum.",
-), praise="Another denominator gives another score. Papers must say which one they use.")
 
 
 def _flips(full: Tensor, without: Tensor) -> Tensor:

@@ -49,12 +49,17 @@ def show(k=3):
 
 
 def test_a_slider_is_stored_as_what_it_showed_first(tmp_path: Path) -> None:
-    cells = [new_code_cell(INTERACT), new_code_cell("import ipywidgets\nipywidgets.IntSlider()")]
+    picture = '<img class="f" alt="1 &lt; 2" src="data:image/png;base64,iVBORw0KGgo=">'
+    cells = [new_code_cell(INTERACT), new_code_cell("import ipywidgets\nipywidgets.IntSlider()"),
+             new_code_cell(f"ipywidgets.VBox([ipywidgets.HTML({picture!r})])")]
     notebook = new_notebook(cells=cells)
     execute.execute(notebook, "sliders", tmp_path, {})
     execute.tidy(notebook)
     assert [(o.name, o.text) for o in notebook.cells[0].outputs] == [("stdout", "k = 3\n")]
     assert notebook.cells[1].outputs == [] and "widgets" not in notebook.metadata
+    (drawn,) = notebook.cells[2].outputs
+    assert drawn.data["image/png"] == "iVBORw0KGgo="
+    assert drawn.metadata["image/png"]["alt"] == "1 < 2"
 
 
 def page(built: Path) -> str:
