@@ -60,7 +60,8 @@ def sha256_of(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def download(source: Mapping[str, Any], sha256: str, path: Path, remake: str = "") -> bytes:
+def download(source: Mapping[str, Any], sha256: str, path: Path,
+             remake: str = "Restore it, make it again (make models), or try again later.") -> bytes:
     """The bytes of the missing file `path`: from the cache, or source["url"] or source["drive"].
 
     At most source["size"] bytes are accepted. The cache keeps them when their sha256 is right.
