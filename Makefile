@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-widgets7 lab notebooks models examine curves lint bench faults sanitize cards verify-models readme clean student colab-twin bundle
+.PHONY: help run test test-widgets7 lab notebooks models examine curves lint bench faults sanitize cards verify-models readme clean student colab-twin bundle explore
 
 # glibc gives memory back after every big tensor, which costs up to 45 % of the time on a CPU: these keep it.
 export MALLOC_MMAP_THRESHOLD_ := 1073741824
@@ -39,6 +39,9 @@ test-widgets7: $(READY) ## the explorer in a browser with Colab's ipywidgets 7.7
 lint: $(READY) ## check style and types
 	$(PY) -m ruff check .
 	$(PY) -m mypy
+
+explore: $(READY) ## open the explorer (notebook 07 without its code) in a browser
+	$(PY) -m voila notebooks/07_explore.ipynb $(ARGS)
 
 lab: $(READY) ## open JupyterLab on the notebooks
 	$(PY) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks $$([ "$$(id -u)" -ne 0 ] || echo --allow-root) $(ARGS)

@@ -31,9 +31,10 @@ if TYPE_CHECKING:  # the table below once more, for editors and type checkers
     from course_lib.experiments import RECIPES
     from course_lib.explorer import explore
     from course_lib.fairness import Report
+    from course_lib.lab.publish import save_model
     from course_lib.methods import METHODS, Method
     from course_lib.models import MODELS, build
-    from course_lib.tables import compare, results
+    from course_lib.tables import benchmark, compare, results
     from course_lib.training import Optim, fit
     from course_lib.zoo import list_models, load_model, load_report
 
@@ -43,9 +44,9 @@ FACE = {name: f"{room}:{name}" for room, names in {  # public name: where it com
     "attacks": "PGD", "autoattack": "AutoAttack", "checkpoints": "Store",
     "data": "LOADERS Dataset Split halves load", "errors": "CourseError",
     "evaluation": "evaluate", "experiments": "RECIPES", "explorer": "explore",
-    "fairness": "Report", "methods": "METHODS Method", "models": "MODELS build",
-    "tables": "compare results", "training": "Optim fit",
-    "zoo": "list_models load_model load_report",
+    "fairness": "Report", "lab.publish": "save_model",
+    "methods": "METHODS Method", "models": "MODELS build", "tables": "benchmark compare results",
+    "training": "Optim fit", "zoo": "list_models load_model load_report",
 }.items() for name in names.split()} | {"lesson": "lessons.lesson", "plots": "plots"}
 __all__ = list(FACE)
 
@@ -59,4 +60,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *FACE})
+    return sorted({*FACE, "__doc__", "__version__"})

@@ -224,4 +224,6 @@ def build(name: str, *, seed: int = 0, **shape: Any) -> nn.Module:
             integer(value, f"{word} of {name}", 2 if word == "classes" else 1)
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(integer(seed, "seed", 0))
-        return make(**shape)
+        model = make(**shape)
+    vars(model)["_built"] = (name, shape)  # for save_model
+    return model

@@ -538,3 +538,11 @@ def _place(i: int, x: Tensor, columns: int, above: int) -> tuple[int, int]:
     height, width = x.shape[2:]
     gap = 3 + round(0.15 * height * above)
     return i // columns * (height + gap) + gap, i % columns * (width + 4) + 2
+
+
+__all__ = [name for name, thing in [*globals().items()]
+           if getattr(thing, "__module__", "") == __name__ and name[0] != "_"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -131,24 +131,44 @@ def load_record(name: str, *, seed: int = 0, root: Root = None) -> dict[str, Any
     return model_files(root).read_json(entry(name, seed, root).get("record", {}))
 
 
-def load_model(name: str, *, seed: int = 0, root: Root = None) -> nn.Module:
-    """A trained model by its recipe's name, verified, in eval mode.
+def load_model(name: str | os.PathLike[str], *, seed: int = 0, root: Root = None,
+               model: nn.Module | None = None) -> nn.Module:
+    """A trained model, verified, in eval mode: by its recipe's name, or from the folder that
+    `save_model` wrote. A network that `build` does not make is given as `model`.
 
     >>> load_model("exp1/natural").training
     False
     """
-    files, folder = entry(name, seed, root), model_files(root)
+    name, root, again = _saved(name) if root is None else (str(name), root, TRAIN)
+    again = again.format(name=name, seed=seed)
+    files, folder = entry(name, seed, root), replace(model_files(root), remake=again)
     if "weights" not in files:
         raise CourseError(f"Only the record of {name} (seed {seed}) is stored; its weights are "
-                          f"not. {TRAIN.format(name=name, seed=seed)}")
+                          f"not. {again}")
+    if not isinstance(model, nn.Module | None):
+        raise CourseError(f"model is {model!r:.100}; give a network, such as my_network.")
     try:
         made = folder.read_json(files.get("record", {}))["made_from"]
-        model = build(made["model"], classes=len(made["classes"]))
-    except (KeyError, TypeError):
-        raise CourseError(f"{name}: its record does not name its network and classes. Restore the "
-                          "record or make it again.") from None
+        shape = made.get("arguments", {"classes": len(made["classes"])})
+        model = build(made["model"], **shape) if model is None else model
+    except (KeyError, TypeError, AttributeError):
+        raise CourseError(f"{name}: its record names no network that `build` makes. Give yours, "
+                          "load_model(..., model=my_network), or restore the record.") from None
     load_weights(model, folder.read(files["weights"]), name)
     return model.eval()
+
+
+def _saved(name: Any) -> tuple[str, Path | None, str]:
+    """A model's name, the folder that holds it (None for the course's), and how to make it again.
+    The folder that `save_model` wrote is recognised by its manifest."""
+    if not isinstance(name, os.PathLike) and (name in model_files().entries() or not (
+            isinstance(name, str) and os.path.isfile(os.path.join(name, "manifest.json")))):
+        return name, None, TRAIN
+    names = [*model_files(Path(name)).entries()]
+    if len(names) != 1:
+        raise CourseError(f"{name} is a folder with {len(names)} models. Give the folder that "
+                          "save_model wrote, or load_model(one of them, root=folder).")
+    return names[0], Path(name), "Save it again with save_model."
 
 
 def load_weights(model: nn.Module, raw: bytes, name: str) -> None:

@@ -357,7 +357,7 @@ def test_a_model_without_an_address_is_to_be_made(released: tuple[Path, bytes]) 
     assert list(list_models(root=root)["where"]) == ["to make"]
     for _ in range(2):
         with pytest.raises(CourseError,
-                           match="is missing .*no address is known. Restore it .*make models"):
+                           match="is missing .*no address is known. Train it: .* a/b --seed 0"):
             load_model("a/b", root=root)
         (root / "release.json").unlink(missing_ok=True)
 

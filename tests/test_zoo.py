@@ -405,7 +405,8 @@ def test_damage_is_noticed(root: Path, file: str, edit: Edit, say: str) -> None:
 
 
 @pytest.mark.parametrize(("file", "say"), [
-    (WEIGHTS, "missing.*git checkout.*make models"), (RECORD, "seed0.json is missing"),
+    (WEIGHTS, "missing.*no address is known. Train it: .* exp1/natural --seed 0"),
+    (RECORD, "seed0.json is missing"),
     (MANIFEST, "is not there. Clone the whole repository"),
 ])
 def test_what_is_gone_is_named(root: Path, file: str, say: str) -> None:
@@ -433,7 +434,7 @@ def saved(**tensors: torch.Tensor) -> bytes:
     (WEIGHTS, lambda raw: b"\xff" * 7 + b"\0" + bytes(100), "the weights cannot be read"),
     (RECORD, lambda raw: raw.replace(b"lenet5", b"lenet6"), "Unknown model 'lenet6'"),
     (RECORD, lambda raw: raw.replace(b'"dog",', b'"dog","cow",', 1), "do not fit LeNet5: fc2"),
-    (RECORD, lambda raw: raw.replace(b"made_from", b"made_of"), "does not name its network"),
+    (RECORD, lambda raw: raw.replace(b"made_from", b"made_of"), "names no network"),
 ])
 def test_what_is_behind_a_good_hash_is_checked_too(root: Path, file: str, edit: Edit,
                                                    say: str) -> None:

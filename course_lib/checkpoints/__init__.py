@@ -1,9 +1,9 @@
 """Training that cannot be lost: `Store` keeps checkpoints in a folder, and copies in a second
 one."""
 
-from course_lib.checkpoints.identity import sources
+from course_lib.checkpoints.identity import layers, sources
 from course_lib.checkpoints.packing import SaveError
 from course_lib.checkpoints.saver import Saver
 from course_lib.checkpoints.store import Store
 
-__all__ = ["SaveError", "Saver", "Store", "sources"]
+__all__ = ["SaveError", "Saver", "Store", "layers", "sources"]

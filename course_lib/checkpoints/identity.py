@@ -57,6 +57,11 @@ def sources(thing: Any) -> dict[str, str]:
     return reader.sources
 
 
+def layers(model: nn.Module) -> dict[str, Any]:
+    """A network module by module, without its weights."""
+    return _Reader().layers(model)
+
+
 def weights(state: Mapping[str, Any]) -> str:
     """sha256 of the tensors of a state_dict, with their names, types and shapes."""
     return _hash([(name, _digest(v)) for name, v in state.items() if isinstance(v, Tensor)])

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from course_lib.explorer.widgets import Panel
 
 
-def explore(models: Sequence[str] | None = None, *, folder: str | Path | None = None,
+def explore(models: Any = None, *, folder: str | Path | None = None,
             out: str | Path = "explorer") -> Panel:
     """The explorer as a widget: make it the last line of a cell.
 
-    `models` are names from list_models(); by default it holds every stored model. `folder` is one
-    of your own, with finished or checkpointed runs (a field in the panel opens others). Tables and
-    figures are saved to `out`.
+    `models` is a name or names from list_models(), or a network of your own (or several by name,
+    {"mine": model}), which is attacked at once beside a stored one. `folder` is one of your own,
+    with finished or checkpointed runs (a field in the panel opens others). Tables and figures are
+    saved to `out`.
     """
     from course_lib.explorer.widgets import Panel
 
-    return Panel([models] if isinstance(models, str) else models, folder, Path(out))
+    return Panel(models, folder, Path(out))

@@ -32,7 +32,7 @@ BUDGETS = tuple(range(0, 33, 2))  # grey levels of 255
 
 def curve_files(root: Path | None = None) -> StoredFiles:
     """The folder of stored curves."""
-    return StoredFiles((root or models_dir()) / "curves", "curves",
+    return StoredFiles(Path(root or models_dir()) / "curves", "curves",
                        "Restore it (git checkout), or `make curves`.")
 
 

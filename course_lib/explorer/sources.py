@@ -1,5 +1,5 @@
-"""Where the explorer's models come from: the package's, and a reader's own, finished or half
-trained.
+"""Where the explorer's models come from: the package's, and a reader's own, in hand, finished or
+half trained.
 
 A folder of one's own is what `run`, `sweep`, `train` and `session.store` write: stores of
 checkpoints anywhere below it, and manifests with weights and records. Nothing in it is changed.
@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from course_lib.checkpoints.store import RECORD, Store
@@ -26,6 +27,7 @@ from course_lib.errors import CourseError
 from course_lib.explorer.curves import Curve, load_curve
 from course_lib.fairness import Report
 from course_lib.files import parse_json, read_bytes
+from course_lib.inference import check_fit
 from course_lib.models import MODELS, build
 from course_lib.zoo import TITLES, figures, load_model, load_record, manifest, models_dir
 
@@ -101,6 +103,22 @@ class Checkpoint(Source):
         raise CourseError(f"This checkpoint is of {kind}, which fits none of: {', '.join(MODELS)}.")
 
 
+def in_hand(label: str, model: nn.Module | str) -> Source:
+    """A network of the reader's (or what load_model takes), and the classes that it tells apart:
+    those of the first embedded images that fit it."""
+    source = Source(label)
+    source.model = network = load_model(model) if isinstance(model, str) else model
+    for test in embedded() if isinstance(network, nn.Module) else ():
+        where = next(network.parameters(), torch.empty(0)).device
+        with contextlib.suppress(CourseError):
+            check_fit(network, test.images(slice(0, 1)).to(where), len(test.classes))
+            source.record = {"made_from": {"classes": test.classes,
+                                           "recipe": {"method": {"name": "your own"}}}}
+            return source
+    raise CourseError(f"{label} is {type(network).__name__}, which takes none of the embedded "
+                      "images. Give a torch.nn.Module for Fashion-MNIST or CIFAR-10.")
+
+
 def stored(root: Path | None = None, prefix: str = "") -> dict[str, Source]:
     """Every model with weights that a manifest names, by label; each label begins with `prefix`."""
     sources = {}
@@ -130,12 +148,17 @@ def from_folder(folder: str | Path) -> dict[str, Source]:
 
 
 @functools.cache
+def embedded() -> tuple[Split, ...]:
+    """The embedded test images of every data set."""
+    return tuple(load(path.parent.name, limit=contents(path.parent)[0]).test for path in
+                 sorted(EMBEDDED.glob("*/contents.json"), reverse=True))  # images, not tables
+
+
 def images_of(classes: tuple[str, ...]) -> Split:
     """The embedded test images of these classes."""
-    for path in sorted(EMBEDDED.glob("*/contents.json"), reverse=True):  # images, not tables
-        data = load(path.parent.name, limit=contents(path.parent)[0])
-        if data.test.classes == classes:
-            return data.test
+    for test in embedded():
+        if test.classes == classes:
+            return test
     raise CourseError(f"No embedded images have the classes {', '.join(map(str, classes))}. For "
                       "this model the explorer shows scores and training only.")
 
@@ -143,19 +166,20 @@ def images_of(classes: tuple[str, ...]) -> Split:
 def table(sources: Mapping[str, Source], *, sort: str = "model", down: bool = False,
           words: str = "") -> pd.DataFrame:
     """One row per model with its stored errors, sorted by a column; missing values come last. Only
-    rows that hold all the `words`."""
+    models whose names, descriptions or errors hold all the `words`."""
     import pandas as pd
 
-    rows = []
+    rows, about = [], ""
     for label, source in sorted(sources.items()):
         try:
             recipe = source.record.get("made_from", {}).get("recipe", {})
+            about = recipe.get("about", "")
             row = {"data": recipe.get("dataset", ""),
                    "method": recipe.get("method", {}).get("name", ""),
                    **figures({0: [*map(Report.from_json, source.record.get("reports", []))]})[0]}
         except Exception as error:  # a reader's own files may hold anything
             row = {"method": f"cannot be read: {error}"}
-        text = " ".join(map(str, [label, *row.values()])).casefold()
+        text = " ".join(map(str, [label, about, *row.values()])).casefold()
         if all(word in text for word in words.casefold().split()):
             rows.append({"model": label, **row})
     frame = pd.DataFrame(rows, dtype=object)

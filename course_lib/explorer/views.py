@@ -22,14 +22,14 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from torch import Tensor
+from torch import Tensor, nn
 
 from course_lib import diagnostics, plots, zoo
 from course_lib.attacks import ATTACKS, PGD
 from course_lib.data import Split
-from course_lib.errors import CourseError, integer, pick
+from course_lib.errors import CourseError, integer, pick, several
 from course_lib.explorer.curves import Curve, compute_curve
-from course_lib.explorer.sources import Source, images_of, stored
+from course_lib.explorer.sources import Source, images_of, in_hand, stored
 from course_lib.fairness import Report
 from course_lib.scores import success
 
@@ -82,9 +82,17 @@ class Explorer:
     Stored curves are shown at once. A live attack has to be run first; its result is remembered.
     """
 
-    def __init__(self, models: Sequence[str] | None = None, root: Path | None = None) -> None:
+    def __init__(self, models: Any = None, root: Path | None = None) -> None:
         every = stored(root)
-        self.models = every if models is None else {m: pick(every, m, "model") for m in models}
+        models = {"mine": models} if isinstance(models, nn.Module) else models
+        self.mine = ({label: in_hand(label, model) for label, model in models.items()}
+                     if isinstance(models, Mapping) else {})
+        if same := {source.classes for source in self.mine.values()}:
+            fit = {label: source for label, source in every.items() if source.classes in same}
+            self.models = self.mine | fit | self.mine
+        else:
+            self.models = every if models is None else {
+                m: pick(every, m, "model") for m in several(models)}
         if not self.models:
             raise CourseError("There is no model with weights to explore. Run `make models`, or "
                               "give names from list_models().")
@@ -105,13 +113,17 @@ class Explorer:
                               "Attack now.")
         return self.live[key]
 
+    def waiting(self, choice: Choice) -> list[Source]:
+        """The chosen models on which the live attack has not been run."""
+        return [s for s in map(self.source, choice.models)
+                if (s, choice.attack, choice.eps, choice.per_class) not in self.live]
+
     def attack(self, choice: Choice,
                tick: Callable[[int, int], None] = lambda images, total: None) -> None:
         """Run the live attack on the chosen models; `tick` gets the images of each batch, and of
         all."""
         pick(ATTACKS, choice.attack, "live attack")
-        settings = (choice.attack, choice.eps, choice.per_class)
-        todo = [s for s in map(self.source, choice.models) if (s, *settings) not in self.live]
+        settings, todo = (choice.attack, choice.eps, choice.per_class), self.waiting(choice)
         total = sum(len(images_of(s.classes).per_class(choice.per_class)) for s in todo)
         for source in todo:
             self.live[source, *settings] = compute_curve(

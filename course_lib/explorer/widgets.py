@@ -29,10 +29,10 @@ from course_lib.files import write_together
 TITLES = {name: view.title for name, view in VIEWS.items()} | {"table": "Table"}
 NONE = "(no second model)"
 LINES = (  # the parts of each line, after the word in `View.uses` that shows them
-    {"always": "one two"}, {"attack": "attack eps"},
+    {"always": "one two words"}, {"attack": "attack eps"},
     {"live": "per_class", "attack now": "attack_now progress"}, {"always": "view"},
     {"score": "score"}, {"of": "of", "cell": "row column number to_mistake show_cell show_image"},
-    {"table": "sort down words"}, {"always": "note"}, {"always": "picture"},
+    {"table": "sort down"}, {"always": "note"}, {"always": "picture"},
     {"always": "save_csv save_png saved"}, {"always": "folder open_folder"})
 BUTTONS = {  # text, tooltip, and the method of the panel that it calls with these words
     "attack_now": ("Attack now", "Run the attack on the first images of each class", "attack_now"),
@@ -72,7 +72,8 @@ def parts(names: Sequence[str], one: str, two: str, folder: str) -> dict[str, w.
         "sort": drop(description="sorted by", options=COLUMNS),
         "down": w.Checkbox(value=False, description="largest first", indent=False,
                            layout={"width": "130px"}),
-        "words": w.Text(description="only rows with", placeholder="exp2 frl", style=WIDE),
+        "words": w.Text(description="Only models with", placeholder="fashion-mnist trades",
+                        style=WIDE, continuous_update=False),
         "note": w.HTML(), "picture": w.HTML(), "saved": w.HTML(),
         "folder": w.Text(value=folder, description="Your own runs, in", placeholder="results",
                          style=WIDE, layout={"width": "420px"}),
@@ -83,26 +84,31 @@ def parts(names: Sequence[str], one: str, two: str, folder: str) -> dict[str, w.
 class Panel(w.VBox):
     """The controls, the figure and the text of one explorer."""
 
-    def __init__(self, models: Sequence[str] | None, folder: str | Path | None, out: Path) -> None:
+    def __init__(self, models: Any, folder: str | Path | None, out: Path) -> None:
         self.explorer, self.out = Explorer(models), out
         # JupyterLab may answer two controls in two threads of the kernel (subshells)
         self.lock, self.busy = threading.RLock(), False
         self.drawing: Drawing | None = None
         self.rows: Any = []
         names = list(self.explorer.models)
-        one, two = [*([m for m in models or Choice.models if m in names] or names), NONE][:2]
+        first = [m for m in Choice.models if models is None and m in names]
+        one, two = [*(first or names), NONE][:2]
         by_name = parts(names, one, two, str(folder or ""))
         self.part = SimpleNamespace(**by_name)
         for name, (_, _, method, *words) in BUTTONS.items():
             action = partial(getattr(self, method), *words)
             by_name[name].on_click(lambda _, action=action: self.act(action))
         for name in by_name.keys() - {*BUTTONS, "folder"}:
-            by_name[name].observe(lambda _: self.act(), names="value")
+            then = self.choose if name == "words" else None
+            by_name[name].observe(lambda _, then=then: self.act(then), names="value")
         self.shown: dict[str, list[w.Widget]] = {
             word: [by_name[name] for name in names.split()]
             for line in LINES for word, names in line.items() if word != "always"}
         lines = [[by_name[name] for name in " ".join(line.values()).split()] for line in LINES]
         super().__init__([w.HBox(line, layout=FLOW) if line[1:] else line[0] for line in lines])
+        if self.explorer.mine:  # no answers of theirs are stored
+            self.part.attack.value = "pgd20"
+            self.act(self.attack_now)
         self.act(self.open_folder if folder is not None and Path(folder).is_dir() else None)
 
     def choice(self) -> Choice:
@@ -141,6 +147,7 @@ class Panel(w.VBox):
         uses = {"table"} if view == "table" else set(VIEWS[view].uses)
         if "attack" in uses and self.part.attack.value != STORED:
             uses |= {"live", "attack now"}
+            self.part.attack_now.disabled = not self.explorer.waiting(self.choice())
         for word, controls in self.shown.items():
             for control in controls:
                 control.layout.display = None if word in uses else "none"
@@ -206,13 +213,18 @@ class Panel(w.VBox):
         self.part.row.value, self.part.column.value = self.explorer.mistake(self.choice())
         self.part.number.value = 1
 
+    def choose(self) -> str | None:
+        """Offer only models with these words."""
+        names = [*table(self.explorer.models, words=self.part.words.value).get("model", ())]
+        self._offer(self.part.one, names or [*self.explorer.models])
+        self._offer(self.part.two, [NONE, *(names or self.explorer.models)])
+        return None if names else "No model has all of these words, so every model is offered."
+
     def open_folder(self) -> str:
         """Add a reader's own runs to the models."""
         new = list(sources := from_folder(self.part.folder.value))
         self.explorer.models |= sources
-        names = list(self.explorer.models)
-        self._offer(self.part.one, names)
-        self._offer(self.part.two, [NONE, *names])
+        self.choose()
         return (f"{len(new)} of your own are among the models now: "
                 f"{', '.join(new[:5])}{' …' if len(new) > 5 else ''}.")
 

@@ -60,10 +60,12 @@ def sha256_of(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def download(source: Mapping[str, Any], sha256: str, path: Path) -> bytes:
+def download(source: Mapping[str, Any], sha256: str, path: Path,
+             remake: str = "Restore it, make it again (make models), or try again later.") -> bytes:
     """The bytes of the missing file `path`: from the cache, or source["url"] or source["drive"].
 
     At most source["size"] bytes are accepted. The cache keeps them when their sha256 is right.
+    `remake` says what else can be done.
     """
     cached, reasons = in_cache(sha256), []
     if cached.is_file() and sha256_of(raw := cached.read_bytes()) == sha256:
@@ -83,8 +85,7 @@ def download(source: Mapping[str, Any], sha256: str, path: Path) -> bytes:
                 write_together({cached: raw})
             return raw
     raise CourseError(f"{path} is missing and cannot be downloaded: "
-                      f"{'; '.join(reasons) or 'no address is known'}. Restore it (git checkout), "
-                      "make it again (make models), or try again later.")
+                      f"{'; '.join(reasons) or 'no address is known'}. {remake}")
 
 
 class Limited(io.BytesIO):

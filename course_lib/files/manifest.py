@@ -96,7 +96,7 @@ class StoredFiles:
             if os.path.isfile(place) and (have := sha256_of(raw := read_bytes(place))) == sha256:
                 return raw
         if not have:
-            return download(self.release().get(sha256, {}), sha256, path)
+            return download(self.release().get(sha256, {}), sha256, path, self.remake)
         raise CourseError(f"{path} is damaged: its sha256 is {have[:12]}…, the manifest says "
                           f"{sha256[:12]}…. {self.remake}")
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import platform
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -37,7 +39,7 @@ class Finding:
 def checkup() -> list[Finding]:
     """Every finding. A check that fails is a finding, too."""
     findings: list[Finding] = []
-    for check in (versions, embedded_data, models, kernel, disk):
+    for check in (versions, torchvision, embedded_data, models, kernel, disk):
         try:
             findings += check()
         except (CourseError, metadata.PackageNotFoundError) as e:
@@ -75,6 +77,17 @@ def versions() -> Iterator[Finding]:
                       "" if fits else f"pip install --upgrade '{wanted}'")
 
 
+def torchvision() -> Iterator[Finding]:
+    """Whether it can be imported, in a process of its own; the course works around one that has
+    operators for another torch (see datasets/)."""
+    done = subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True,
+                          text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        yield Finding("import torchvision", "warn", done.stderr.strip().rpartition("\n")[2][:200],
+                      "The course works all the same. For code of your own, install the "
+                      "torchvision that was built for your torch (pytorch.org/get-started).")
+
+
 def embedded_data() -> Iterator[Finding]:
     """Every file of the embedded data against its hash."""
     for folder in sorted(p for p in data.EMBEDDED.iterdir() if p.is_dir()):
@@ -87,15 +100,18 @@ def embedded_data() -> Iterator[Finding]:
 
 
 def models() -> Iterator[Finding]:
-    """Every file that the manifest names; those that load_model can download may be absent."""
-    rows = [row for seeds in manifest().values() for kinds in seeds.values()
-            for row in kinds.values()]
-    here = [row for row in rows if model_files().place(row)["where"] != "to download"]
+    """Every file that the manifest names; what load_model can download may be absent, and so may
+    the weights of further seeds, which the wheel has not."""
+    rows = [(row, ("to download", "to make")[:1 + (kind == "weights" and seed != "0")])
+            for seeds in manifest().values() for seed, kinds in seeds.items()
+            for kind, row in kinds.items()]
+    here = [row for row, absent in rows if model_files().place(row)["where"] not in absent]
     yield _hashed("stored models", {str(row.get("file")): partial(model_files().read, row)
                                     for row in here}, "git checkout serialized_models, or make "
                                                       "models.")
     if away := len(rows) - len(here):
-        yield Finding("models not bundled", "warn", f"{away} files", "load_model downloads them.")
+        yield Finding("models not bundled", "warn", f"{away} files", "load_model downloads them, "
+                      "or names the command that trains them.")
 
 
 def _hashed(what: str, files: Mapping[str, Callable[[], bytes]], do: str) -> Finding:

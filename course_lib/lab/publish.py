@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import safetensors.torch
 from torch import nn
 
-from course_lib.errors import CourseError
+from course_lib.checkpoints import layers
+from course_lib.errors import CourseError, pick, resolve
 from course_lib.fairness import Report
 from course_lib.files import Entries, StoredFiles, json_bytes, parse_json, sha256_of
+from course_lib.models import build
 from course_lib.zoo import Root, model_files
 
 SCORE_KEYS = ("score", "attack", "eps", "estimator", "group")  # scores with the same are replaced
@@ -25,7 +28,7 @@ def publish(name: str, seed: int, model: nn.Module | None, record: Row, root: Ro
         raise CourseError(f"The seed {seed} cannot be stored; it must be 0 to 20 digits long.")
     files = {"record": (f"{name}/seed{seed}.json", json_bytes(record))}
     if model is not None and (state := model.state_dict()):
-        tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
+        tensors = {key: value.detach().cpu().contiguous().clone() for key, value in state.items()}
         files["weights"] = (f"{name}/seed{seed}.safetensors", safetensors.torch.save(tensors))
 
     def edit(entries: Entries) -> dict[str, bytes]:
@@ -34,6 +37,47 @@ def publish(name: str, seed: int, model: nn.Module | None, record: Row, root: Ro
         return dict(files.values())
 
     model_files(root).change(edit)
+
+
+def save_model(model: nn.Module, path: str | os.PathLike[str], *, recipe: Any = "",
+               classes: Sequence[str] = ()) -> Path:
+    """Store a network of yours in a folder of its own, which load_model(path) reads.
+
+    The folder can also be opened in the explorer. A `recipe` (or the name of one) and the names of
+    the `classes`, by which the explorer finds images, are kept beside the weights.
+
+    >>> save_model(build("lenet5"), "runs/mine", classes=data.classes)  # doctest: +SKIP
+    """
+    try:
+        folder, state = Path(path).expanduser().resolve(), model.state_dict()
+        if isinstance(recipe, str) and recipe:
+            recipe = pick(resolve("course_lib.experiments:RECIPES"), recipe, "recipe")
+        made = {"network": type(model).__name__, "classes": [*map(str, classes)], **_made(model),
+                "recipe": recipe.as_data() if recipe else {}}
+        bad = [k for k, v in state.items() if not v.isfinite().all()] if state else ["the network"]
+    except (TypeError, AttributeError, ValueError, RuntimeError) as e:
+        raise CourseError(f"Nothing was saved ({e}). Give a torch.nn.Module whose weights are "
+                          "tensors, the path of a folder, a Recipe, and a list of classes."
+                          ) from None
+    if bad:
+        raise CourseError(f"Nothing was saved: {', '.join(bad[:5])} of {type(model).__name__} "
+                          "holds NaN, infinity or no weights. Train it anew.")
+    if others := model_files(folder).entries().keys() - {folder.name}:
+        raise CourseError(f"{folder} holds other models ({', '.join(sorted(others)[:3])}). Choose "
+                          "a new folder.")
+    publish(folder.name, 0, model, {"recipe": folder.name, "seed": 0, "made_from": made}, folder)
+    return folder
+
+
+def _made(model: nn.Module) -> dict[str, Any]:
+    """The words with which `build` makes this network; none where it does not."""
+    name, shape = vars(model).get("_built", ("", {}))
+    try:
+        shape = json.loads(json.dumps(shape))
+        same = layers(build(name, **shape)) == layers(model)
+    except (CourseError, TypeError, ValueError):
+        return {}
+    return {"model": name, "arguments": shape} if same else {}
 
 
 def add_file(stored: StoredFiles, name: str, key: str, file: str, raw: bytes, **facts: Any) -> None:
