@@ -139,13 +139,6 @@ def boundary_distance(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return torch.nan_to_num(d, nan=0.0, posinf=torch.inf, neginf=-torch.inf)
 
 
-def gradient_size(model: nn.Module, x: Tensor, y: Tensor,
-                  objective: str = "ce") -> tuple[Tensor, Tensor]:
-    """||grad_x L||_1 [N], and the share [N] of pixels with zero gradient, which no step moves."""
-    gradient = _gradient(model, x, y, objective)[1].flatten(1)
-    return gradient.abs().sum(1), (gradient == 0).double().mean(1)
-
-
 def constraint(delta: Tensor, distance: Tensor, centre: Tensor | None = None) -> float:
     """C_D, Eq. 4 of the paper, from perturbations delta_i and distances d(x_i) of n images.
 

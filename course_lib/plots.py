@@ -432,24 +432,6 @@ def image_rows(rows: Mapping[str, Tensor], ax: Ax = None, *, titles: Names = ())
     return images(x, ax, columns=n, titles=titles)
 
 
-def boundary_walk(walks: Mapping[str, tuple[Tensor, Names, int, int]], ax: Ax = None) -> Axes:
-    """One row per walk across the boundary: label -> (iterates [T, C, H, W], predicted classes,
-    c, a). The c-th iterate, x_c, has a solid blue frame; x_a has a dashed vermilion one."""
-    n = max(len(z) for z, *_ in walks.values())
-    titles = [t for _, names, *_ in walks.values() for t in [*names, *[""] * n][:n]]
-    titles[:n] = [f"t = {t}\n{name}" for t, name in enumerate(titles[:n])]
-    ax = axes(ax, 0.95 * n + 1.8, 1.4 * len(walks))
-    image_rows({label: z for label, (z, *_) in walks.items()}, ax, titles=titles)
-    for i, (z, _, c, a) in enumerate(walks.values()):
-        for t, colour, line in ((c, COLOURS[0], "-"), (a, COLOURS[5], "--")):
-            top, left = _place(i * n + t, z, n, 2)
-            inset = 1.5 if c == a and line == "--" else -1.0  # one image has one frame in the other
-            height, width = (side - 1 - 2 * inset for side in z.shape[2:])
-            ax.add_patch(Rectangle((left + inset, top + inset), width, height,
-                                   **FRAME | {"ec": colour, "ls": line}))
-    return ax
-
-
 def _ends(spreads: Iterable[Spread], scale: float = 100.0) -> np.ndarray:
     """[3, n]: each mean and both ends of its interval, NaN where one seed has none."""
     return scale * np.array([(s.mean, s.low, s.high) for s in spreads]).T

@@ -113,17 +113,6 @@ def test_distance_to_the_boundary_of_a_linear_model() -> None:
         torch.testing.assert_close(d.boundary_distance(model, x, y), distances)
 
 
-def test_size_of_the_gradient_of_a_linear_model() -> None:
-    """grad CE = (p_1 - 1) w, so its l1 norm is 4 (1 - p_1) for w = (1, 1, 1, 1)."""
-    model, x, y = Threshold(), flat(0.3, 0.8), torch.tensor([1, 1])
-    size, dead = d.gradient_size(model, x, y)
-    torch.testing.assert_close(size, 4 * (1 - model(x).softmax(1)[:, 1].detach()))
-    assert dead.tolist() == [0, 0]
-    assert d.gradient_size(model, x, y, "margin")[0].tolist() == pytest.approx([4, 4])
-    torch.nn.init.zeros_(model.w)
-    assert [v.tolist() for v in d.gradient_size(model, x, y)] == [[0, 0], [1, 1]]
-
-
 def test_eq_4_by_hand_and_its_parts_between_and_within_classes() -> None:
     delta, distance = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.0, 3.0, 3.0])
     # delta less its mean, 3: -2, -1, 3; less the centre: 0, 1, 4
@@ -168,7 +157,6 @@ def test_correlations() -> None:
     lambda: d.constraint(torch.zeros(0), torch.zeros(0)),
     lambda: d.constraint(torch.ones(3), torch.ones(3), torch.ones(2)),
     lambda: d.correlation(np.ones(1), np.ones(1)),
-    lambda: d.gradient_size(Threshold(), flat(0.5), torch.tensor([1]), "dlr"),
 ])
 def test_bad_input_gets_a_sentence(bad: Callable[[], object]) -> None:
     with pytest.raises(CourseError):

@@ -62,7 +62,6 @@ DRAWN: dict[str, tuple[Any, ...]] = {  # what each function is given before `ax`
     "images": (IMAGES,),
     "adversarial": (IMAGES[0], IMAGES[1]),
     "image_rows": ({"long": IMAGES, "short": IMAGES[:1]},),
-    "boundary_walk": ({"first": (IMAGES, ["A", "A", "B", "B"], 1, 2)},),
     "bars": ({"a": [SPREAD], "b": [0.1]}, ["x"]),
     "strips": ({"paired": [1, 2]},),
 }
@@ -391,23 +390,6 @@ def test_images_are_drawn_at_their_places_bytes_too() -> None:
     assert (sheet[14:, 14:] == 1).all()
     as_bytes = plots.images((255 * x).round().byte(), columns=2).images[0].get_array()
     assert np.allclose(as_bytes, sheet, atol=1 / 255)
-
-
-def test_a_boundary_walk_frames_the_pair_and_names_every_iterate() -> None:
-    z = torch.linspace(0, 1, 4).reshape(4, 1, 1, 1).expand(4, 1, 8, 8)
-    ax = plots.boundary_walk({"first": (z, ["A", "A", "B", "B"], 1, 2),
-                              "second": (z[:3], ["A", "B", "B"], 0, 1)})
-    frames = sorted((round(p.get_y()), round(p.get_x()), p.get_linestyle()) for p in ax.patches)
-    columns = [(x // 12, line) for _, x, line in frames]  # eight pixels and a margin of four
-    assert columns == [(1, "-"), (2, "--"), (0, "-"), (1, "--")]
-    assert frames[0][0] == frames[1][0] < frames[2][0] == frames[3][0]
-    assert [to_hex(p.get_edgecolor()) for p in ax.patches[:2]] == [
-        plots.COLOURS[0].lower(), plots.COLOURS[5].lower()]
-    assert [t.get_text() for t in ax.texts[:9]] == [
-        "first", "second", "t = 0\nA", "t = 1\nA", "t = 2\nB", "t = 3\nB", "A", "B", "B"]
-    ax = plots.boundary_walk({"one image, both frames": (z[:2], ["B", "B"], 0, 0)})
-    outer, inner = (p.get_bbox() for p in ax.patches)
-    assert outer.x0 < inner.x0 < inner.x1 < outer.x1 and outer.y0 < inner.y0 < inner.y1 < outer.y1
 
 
 SIGHT = {  # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB

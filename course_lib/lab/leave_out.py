@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -30,7 +29,6 @@ from tqdm.auto import tqdm
 from course_lib.data import Dataset, batches, load
 from course_lib.errors import CourseError, integer, matching, pick
 from course_lib.experiments import RECIPES
-from course_lib.fairness import Spread, t95
 from course_lib.files import StoredFiles, check_writable, json_bytes, parse_json
 from course_lib.inference import frozen, logits_of
 from course_lib.lab.jobs import Task, piece, run_all
@@ -173,27 +171,3 @@ def load_luf(name: str, design: str, root: Path | None = None) -> dict[str, Any]
         raise CourseError(f"LUF of {name}, design {design}, is not stored yet. Make it: python -m "
                           f"course_lib luf {name}")
     return parse_json(files.read(file), files.folder / str(file["file"]))
-
-
-def excess(record: Mapping[str, Any], control: Mapping[str, Any]) -> dict[str, Any]:
-    """What one design or training adds to another: the difference of LUF, and that of the flips
-    with its 95 % interval.
-
-    Where both have the same seeds, the interval is that of the differences seed by seed: a seed
-    gives both the same first weights, order and draws. Otherwise it is Welch's.
-    """
-    a, b = (np.asarray(r["flips"], float) for r in (record, control))
-    n = min(len(a), len(b))
-    if n < 2:
-        raise CourseError(f"{len(a)} and {len(b)} trainings; an interval needs two of each at "
-                          "least.")
-    luf_excess = record["luf"] - control["luf"]
-    if record["seeds"] == control["seeds"]:
-        return {"luf": luf_excess, "flips": Spread.of(a - b)}
-    va, vb = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
-    difference, se = float(a.mean() - b.mean()), math.sqrt(va + vb)
-    # Welch: df = (va + vb)² / (va² / (n_a - 1) + vb² / (n_b - 1))
-    df = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1)) if se else 1.0
-    half = t95(max(1, int(df))) * se
-    return {"luf": luf_excess,
-            "flips": Spread(difference, se, difference - half, difference + half, n)}

@@ -18,7 +18,6 @@ from course_lib.lab import leave_out as room
 from course_lib.lab.leave_out import (
     DESIGNS,
     Retraining,
-    excess,
     leave_out,
     load_luf,
     luf_files,
@@ -159,27 +158,6 @@ def test_a_record_of_fewer_trainings_does_not_replace_one_of_more(
     assert publish_luf({**few, "made_from": {**few["made_from"], "training_examples": 23}}, models)
     (models / "luf" / luf_files(models).entries()[NAME]["paired"]["file"]).write_text("{}")
     assert publish_luf(few, models) and len(load_luf(NAME, "paired", models)["flips"]) == 2
-
-
-def test_excess_by_hand() -> None:
-    """Seeds that differ, by Welch; then seed by seed: the differences are 3, 4 and 5."""
-    one = {"flips": [4, 6, 8], "luf": 0.5, "seeds": [0, 0, 0]}
-    other = {"flips": [1, 2, 3], "luf": 0.2, "seeds": [1, 2, 3]}
-    found = excess(one, other)
-    assert found["luf"] == pytest.approx(0.3) and found["flips"].mean == pytest.approx(4)
-    se = (4 / 3 + 1 / 3) ** 0.5
-    df = (5 / 3) ** 2 / ((4 / 3) ** 2 / 2 + (1 / 3) ** 2 / 2)
-    assert int(df) == 2 and found["flips"].high == pytest.approx(4 + 4.302653 * se)
-    paired = excess(one | {"seeds": [1, 2, 3]}, other)
-    assert paired["luf"] == found["luf"]
-    assert (paired["flips"].mean, paired["flips"].sd) == pytest.approx((4, 1))
-    assert paired["flips"].low == pytest.approx(4 - 4.302653 / 3**0.5)
-    flat = {"flips": [2, 2], "luf": 0.1, "seeds": [0, 0]}
-    for seeds in ([0, 0], [1, 2]):
-        same = excess(flat, {**flat, "seeds": seeds})
-        assert (same["luf"], same["flips"].mean, same["flips"].low) == (0, 0, 0)
-    with pytest.raises(CourseError, match="needs two of each"):
-        excess({"flips": [1], "luf": 0, "seeds": [0]}, flat)
 
 
 @pytest.mark.parametrize(("patterns", "words", "say"), [
