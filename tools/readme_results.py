@@ -16,18 +16,19 @@ from matplotlib.figure import Figure
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from course_lib import RECIPES, plots
+from course_lib import plots
 from course_lib.fairness import class_spreads
 from course_lib.tables import overview
-from course_lib.zoo import load_reports, manifest, markdown
+from course_lib.zoo import load_reports, markdown
 from tools.addresses import badges
 from tools.common import ROOT, ToolError, address, sources, write
 
 FIGURE = ROOT / "docs" / "who-pays.png"
 SHOWN = {  # label -> stored recipe
     "natural training": "exp1/natural",
-    "adversarial training (half attacked)": "exp1/pgd-at-mixed",
-    "with class weights (FRL, Reweight)": "exp2/reweight-05",
+    "PGD-AT, half attacked": "exp1/pgd-at-mixed",
+    "control": "exp2/control",
+    "FRL Reweight": "exp2/reweight-05",
 }
 # question; a heading of benchmarks/README.md; the row under it; its columns for an equal allocator
 # and for the default one
@@ -53,38 +54,33 @@ def replaced(text: str, name: str, new: str) -> str:
 
 
 def clone() -> str:
-    return (f"```bash\ngit clone {address()}\ncd {address().rsplit('/', 1)[-1]}\nmake run\nmake "
-            "test\n```")
+    """The two commands; before them how to get the course, once it has a public address."""
+    get = "" if "example.org" in address() else (
+        f"git clone {address()}\ncd {address().rsplit('/', 1)[-1]}\n")
+    return f"```bash\n{get}make run\nmake test\n```"
 
 
-def headline(prefix: str) -> list[list[Any]]:
-    """The results of the recipes that keep their weights; grids and trials are in the notebooks
-    only."""
-    names = [n for n in manifest() if re.match(prefix, n) and n in RECIPES and RECIPES[n].weights]
-    if not names:
-        return []
-    found = overview(*names).drop(columns=["data", "classes"]).fillna("")
-    found = found.loc[:, [" images" not in title for title in found]]  # they are in the cards
-    return [list(found.columns), *found.values.tolist()]
+ROWS = {  # stored recipe -> what it is called in the table
+    "exp1/natural": "natural training", "exp4/pgd-at": "PGD-AT", "exp4/trades-6": "TRADES (6)",
+    "exp2/control": "control of FRL", "exp2/reweight-05": "FRL Reweight",
+    "exp3/remargin-05": "FRL Remargin", "exp3/reweight-remargin-05": "FRL, both",
+    "exp4/bat-code": "BAT (code)", "exp4/fat": "FAT", "exp4/gairat": "GAIRAT"}
+PAIRS = {"standard": "standard", "PGD-20": "robust 8/255", "AutoAttack": "AutoAttack 8/255"}
 
 
-def fashion_mnist() -> str:
-    """On Fashion-MNIST, each recipe with a link to the notebook that makes its figures."""
+def results_table() -> str:
+    """On Fashion-MNIST: mean over seeds and worst class, each row with a link to its notebook."""
     pages = {int(source.stem[:2]): source.stem for source in sources()}
-    lines = []
-    for line in markdown(headline(r"exp\d/"), "model", "seeds").splitlines():
-        found = re.match(r"\| (exp(\d)/\S+) \|", line)
-        page = pages.get(int(found[2])) if found else None
-        lines.append(line.replace(f"| {found[1]} |", f"| [{found[1]}](notebooks/{page}.ipynb) |", 1)
-                     if found and page else line)
-    return "\n".join(lines)
-
-
-def on_cifar10() -> str:
-    """The same methods on photographs."""
-    found = headline("cifar10/")
-    return (markdown(found, "model", "seeds") if found
-            else "*These models are not trained yet: `make models WHICH=cifar10`.*")
+    lines: list[list[Any]] = [["model", "seeds", *PAIRS, "AutoAttack's images"]]
+    found = overview(*ROWS).fillna("").set_index("model")
+    for name, label in ROWS.items():
+        row = found.loc[name]
+        pairs = [" / ".join(f"{float(row[f'{title} {which}'].split()[0]):.1f}"
+                            for which in ("avg", "worst") if row[f"{title} {which}"])
+                 for title in PAIRS.values()]
+        link = f"[{label}](notebooks/{pages[int(name[3])]}.ipynb)"
+        lines.append([link, row["seeds"], *pairs, row["n"]])
+    return markdown(lines, "model")
 
 
 def speed() -> str:
@@ -117,13 +113,14 @@ def alt() -> str:
     classes = reports["exp1/natural"][0].classes
     worst = {name: class_spreads([r.nat for r in found])[classes.index("Shirt")] for name,
              found in reports.items()}
-    before, after, weighted = (f"{100 * worst[name].mean:.0f}" for name in SHOWN.values())
+    before, after, control, weighted = (f"{100 * worst[n].mean:.0f}" for n in SHOWN.values())
     return (
-        "Standard error by class, easiest first, for three ways to train LeNet-5 on Fashion-MNIST. "
+        "Standard error by class, easiest first, for four ways to train LeNet-5 on Fashion-MNIST. "
         "Most classes differ little; Shirt, "
         f"the hardest, is wrong in {before} % of its images after natural training, {after} % "
         "after adversarial training (half of each "
-        f"batch attacked), and {weighted} % with class weights."
+        f"batch attacked), {control} % in the control of FRL, and {weighted} % with FRL's class "
+        "weights."
     )
 
 
@@ -144,9 +141,9 @@ def draw(path: Path) -> None:
 def written(text: str) -> str:
     """README.md with everything that a command writes, written afresh."""
     figure = f"![{alt()}]({FIGURE.relative_to(ROOT).as_posix()})"
-    parts = {"badges": badges("notebooks/00_start_here.ipynb"), "figure": figure, "clone": clone(),
-             "results": fashion_mnist(),
-             "cifar10": on_cifar10(), "speed": speed()}
+    opened = badges("notebooks/00_start_here.ipynb").replace("this notebook", "a notebook")
+    parts = {"badges": opened, "figure": figure, "clone": clone(), "results": results_table(),
+             "speed": speed()}
     for name, new in parts.items():
         text = replaced(text, name, new)
     return text
