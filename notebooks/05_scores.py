@@ -68,7 +68,7 @@ found = differences()
 rows = {label: {"the paper": Spread.of([(robust - standard) / 100]),
                 f"here: {tables.verdict(found[label])}": found[label]}
         for label, (standard, robust) in PRINTED.items()}
-ax = plots.attack_gaps(rows, plots.axes(None, 8.6, 3.7), xlabel="robust − standard")
+ax = plots.attack_gaps(rows, plots.axes(None, 8.6, 3.6), xlabel="robust − standard")
 ax.axvline(0, color="0.4", lw=1)
 plots.show(ax)
 
@@ -221,7 +221,7 @@ curves = {"natural": load_curve("exp1/natural", fashion.test),
 def success_rates(eps=8, correct_only=False):
     rates = {label: scores.success(curve.report(eps), correct_only=correct_only)
              for label, curve in curves.items()}
-    ax = plots.axes(None, 7.6, 2.5)
+    ax = plots.axes(None, 7.6, 2.4)
     plots.bars(rates, classes, ax, ylabel=f"success at ε = {eps}/255 (%)")
     spans = (100 * np.ptp(r) for r in rates.values())
     ax.set_title("CRU_s: {:.1f} and {:.1f} points".format(*spans), pad=24)
@@ -312,7 +312,7 @@ def capped(cap=8):
     least = {label: distances(curve, cap) for label, curve in curves.items()}
     means = {f"{label}, {(d == cap).double().mean():.0%} of images at the cap":
              scores.class_means(d, fashion.test.y, 10) for label, d in least.items()}
-    ax = plots.axes(None, 7.6, 2.5)
+    ax = plots.axes(None, 7.6, 2.4)
     plots.bars(means, classes, ax, ylabel="mean least ε (grey levels)", scale=1)
     spans = map(np.ptp, means.values())
     ax.set_title("CRU_eps: {:.1f} and {:.1f} grey levels".format(*spans), pad=24)
@@ -434,7 +434,7 @@ changed = {(data, kind, design):
            for design in ("paired", "seeds", "unpaired")
            if (data, design) != ("cifar10", "unpaired")}  # which is not stored
 labelled = {", ".join(key): 100 * share for key, share in changed.items()}
-plots.show(plots.strips(labelled, plots.axes(None, 8, 2.7),
+plots.show(plots.strips(labelled, plots.axes(None, 8, 2.5),
                         xlabel="predictions that one training changes (%)"))
 
 # %% [markdown]
@@ -572,7 +572,7 @@ shown = {name: {label.rpartition(",")[0]: s for label, s in
 assert all(row["CAU"].high < 0 for row in shown.values())
 fairer = [name for name, row in shown.items() if all(s.high < 0 for s in row.values())]
 assert fairer == ["exp3/reweight-remargin-05"]
-ax = plots.attack_gaps(shown, plots.axes(None, 8, 3.1),
+ax = plots.attack_gaps(shown, plots.axes(None, 8, 2.9),
                        xlabel="minus PGD-AT (points; CRU_eps: grey levels)")
 ax.axvline(0, color="0.4", lw=1)
 plots.show(ax)
