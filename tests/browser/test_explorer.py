@@ -184,9 +184,9 @@ def test_table_and_saving(seen: Seen, there: tuple[Page, Path, str]) -> None:
     seen.says("sorted by model")
     rows.first.wait_for()
     many = rows.count()
-    seen.fill("only rows with", "exp1 trades")
-    seen.says("0 of ")
-    seen.fill("only rows with", "exp1")
+    seen.fill("Only models with", "exp1 trades")
+    seen.says("No model has all of these words")
+    seen.fill("Only models with", "exp1")
     page.wait_for_function("n => { const k = document.querySelectorAll('table tbody tr').length; "
                            "return k > 0 && k < n }", arg=many)
     seen.choose("sorted by", "robust 8/255 worst")

@@ -147,7 +147,7 @@ def test_a_killed_publisher_leaves_a_folder_that_can_be_read(folder: Path) -> No
             time.sleep(0.001)
         time.sleep(draw.uniform(0, 0.05))
         assert end(child, kill=True) == -signal.SIGKILL
-        assert len(list_models(folder)) == 2 and load_model(name, root=folder)
+        assert len(list_models(root=folder)) == 2 and load_model(name, root=folder)
         publish("a/c", 0, build("lenet5", classes=3), record, folder)
         for row in manifest(folder)[name]["0"].values():
             assert sha256_of((folder / row["file"]).read_bytes()) == row["sha256"]

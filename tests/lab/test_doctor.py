@@ -29,7 +29,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copytree(data.EMBEDDED / name, tmp_path / "embedded" / name)
     monkeypatch.setattr(data, "EMBEDDED", tmp_path / "embedded")
     monkeypatch.setenv("COURSE_MODELS", str(models))
-    monkeypatch.setattr(doctor, "torchvision", lambda: [])  # tests/traps/test_own.py has it
+    monkeypatch.setattr(doctor, "torchvision", list)  # tests/traps/test_own.py has it
     monkeypatch.setattr(doctor, "LITTLE", 0)
     monkeypatch.setattr(doctor, "ENOUGH", 0)
     monkeypatch.chdir(tmp_path)

@@ -129,7 +129,7 @@ def test_defects_of_the_source_are_found() -> None:
     no_check = DEMO.replace("# NBVAL_CHECK_OUTPUT\n", "")
     assert any("no cell is marked" in fault
                for fault in faults(stored(good(), no_check, None), no_check, "00_demo"))
-    elsewhere = addressed(DEMO, "00_demo", "https://example.org/elsewhere")
+    elsewhere = addressed(DEMO, "00_demo", "https://github.com/someone/elsewhere")
     assert any("make notebooks" in fault for fault in faults(stored(good(), elsewhere, None),
         elsewhere, "00_demo"))
 
