@@ -27,7 +27,7 @@
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
 
-# %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
+# %% cellView="form" jupyter={"source_hidden": true} tags=["setup", "nbval-ignore-output"]
 # @title Set up: run me first
 # COURSE: empty if the course is installed or around this notebook; otherwise a git address, or
 # the name of course.zip or of a wheel, uploaded to this session or to your Drive.
@@ -167,7 +167,7 @@ assert classes[p.argmax()] == "Sandal" and p.max() > 0.9
 # **Change it.** Move the budget, and choose other images of a class. At which budget does
 # the prediction change? Which class is the hardest to move?
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 @interact(levels=(0, 16), name=list(classes), example=(0, 19))
 def attacked(levels=4, name="Sneaker", example=9):
     place = (test.y == classes.index(name)).nonzero()[example]

@@ -24,7 +24,7 @@
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
 
-# %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
+# %% cellView="form" jupyter={"source_hidden": true} tags=["setup", "nbval-ignore-output"]
 # @title Set up: run me first
 # COURSE: empty if the course is installed or around this notebook; otherwise a git address, or
 # the name of course.zip or of a wheel, uploaded to this session or to your Drive.
@@ -190,7 +190,7 @@ rule = ""  # @param ["", "yes", "no"]
 #
 # Figure 1 again, at any budget ε (in grey levels of 255), for seed 0. Predictions are stored, so the slider answers at once.
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 from ipywidgets import interact
 
 from course_lib.explorer.curves import load_curve

@@ -24,7 +24,7 @@
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
 
-# %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
+# %% cellView="form" jupyter={"source_hidden": true} tags=["setup", "nbval-ignore-output"]
 # @title Set up: run me first
 # COURSE: empty if the course is installed or around this notebook; otherwise a git address, or
 # the name of course.zip or of a wheel, uploaded to this session or to your Drive.
@@ -102,7 +102,7 @@ classes, few = data.classes, data.test.per_class(100)
 before = evaluate(start, few, PGD(steps=5), progress=False)
 
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 @interact(weight=[1, 2, 4, 8, 16])
 def train_on(weight=4):
     model, shuffle = copy.deepcopy(start).train(), torch.Generator().manual_seed(0)
@@ -222,7 +222,7 @@ for word, kind, rate in (("lam0", "nat", 0.05), ("lam1", "bnd", 0.1)):
 # in a real training they would react to the weights.
 
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 @interact(tau=(0.0, 0.3, 0.01), rho=(0.01, 0.2, 0.01))
 def weights_over_epochs(tau=0.05, rho=0.05):
     left, right = plots.panels(2, 8, 3, sharey=True)
@@ -444,7 +444,7 @@ assert lesson.check("02.paired", half_width_solution)
 # seed each. Choose the scheme and the error; numbers are the worst class's error in percent, the frame is 5:1. (The authors' rates ρ
 # are 0.05 times the number.)
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 ALPHAS = (1, 2, 5, 10)
 SCHEMES = {"the report's": "exp2/grid-report", "the authors'": "exp2/grid-authors"}
 maps = {(scheme, error): 100 * np.array([

@@ -28,7 +28,7 @@
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
 
-# %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
+# %% cellView="form" jupyter={"source_hidden": true} tags=["setup", "nbval-ignore-output"]
 # @title Set up: run me first
 # COURSE: empty if the course is installed or around this notebook; otherwise a git address, or
 # the name of course.zip or of a wheel, uploaded to this session or to your Drive.
@@ -140,7 +140,7 @@ assert torch.allclose(margin, state["margin"], atol=1e-6)
 # Choose a class and a margin. The title of each image is the prediction; wrong ones
 # have a frame.
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 @interact(margin=(0.5, 4.0, 0.5), name=list(classes))
 def under_margin(margin=2.0, name="Shirt"):
     own = torch.nonzero(data.test.y == classes.index(name)).flatten()[:200]
@@ -384,7 +384,7 @@ pd.DataFrame(rows, columns).T.round(2)
 # subtracted. Move the slider: a class has this boundary error for thirty epochs,
 # another class has 10 %; then the class is good.
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 from course_lib.fairness import Errors, Report
 
 RULES = {"the report's": METHODS["frl_report"](variant="rm", rates=(0, 0, 10)),

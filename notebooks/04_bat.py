@@ -25,7 +25,7 @@
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
 
-# %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
+# %% cellView="form" jupyter={"source_hidden": true} tags=["setup", "nbval-ignore-output"]
 # @title Set up: run me first
 # COURSE: empty if the course is installed or around this notebook; otherwise a git address, or
 # the name of course.zip or of a wheel, uploaded to this session or to your Drive.
@@ -63,7 +63,7 @@ from course_lib import colab
 session = colab.setup(drive=SAVE_TO_DRIVE)
 print(session.line())
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 import pandas as pd
 from ipywidgets import interact
 
@@ -171,7 +171,7 @@ fairer = ""  # @param ["", "both", "source only", "target only", "neither"]
 # The figure shows the plane through $z_0$, $x_c$ and $x_a$. Colours are the predicted
 # classes. Move `t` to follow the walk, and choose other images.
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 import torch
 
 test, K, model = load("fashion-mnist").test, 10, load_model("exp4/bat-paper")
@@ -305,7 +305,7 @@ assert lesson.check("04.pair", pair_places_solution)
 # curve is the cross-entropy plus $\alpha_\mathrm{BAT}$ times a target term. Training
 # pulls the image towards the minimum (dot). Compare $\alpha_\mathrm{BAT}$ = 0.3 with 1.
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 from course_lib.methods.bat import from_uniform, to_uniform
 
 
@@ -342,7 +342,7 @@ def settle(alpha_BAT=1.0):
 # TRADES on the ends of the walk. All four have β = 6 and the budget 8/255. Tick the
 # boxes:
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 from course_lib.zoo import load_reports
 
 T6, FOUR = MODELS["TRADES (6)"], {
@@ -394,7 +394,7 @@ paper.beside("Table 2", TABLE_2)
 # As in the paper's Figure 4: who gains, and who pays? Whiskers are 95 % intervals over
 # five seeds.
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 @interact(kind={"standard": "nat", "robust": "rob", "boundary": "bnd"})
 def classes(kind="rob"):
     shown = {label: load_reports(MODELS[label]) for label in [*RIVALS, "BAT (code)"]}
@@ -423,7 +423,7 @@ assert max(moved, key=moved.get) == "T-shirt/top"
 # predictions, in percent. The diagonal shows which classes are lost, the columns where
 # they go. Move `t` along the attack.
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 from course_lib import diagnostics as diag
 
 hundred, SHOWN = test.per_class(100), ["BAT (code)", "FRL (0.05)"]

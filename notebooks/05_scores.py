@@ -21,7 +21,7 @@
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
 
-# %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
+# %% cellView="form" jupyter={"source_hidden": true} tags=["setup", "nbval-ignore-output"]
 # @title Set up: run me first
 # COURSE: empty if the course is installed or around this notebook; otherwise a git address, or
 # the name of course.zip or of a wheel, uploaded to this session or to your Drive.
@@ -212,7 +212,7 @@ print(f"CRU_s: {of_all.max() - of_all.min():.2f} of all images, "
 # **Change the budget.** The slider sets ε, the box chooses the denominator; both models' predictions on all 10,000 test images are stored. **Try 4, 8 and 16 with both
 # denominators. Which model is less fair? Explain what you see.**
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 curves = {"natural": load_curve("exp1/natural", fashion.test),
           "PGD-AT": load_curve("exp1/pgd-at", fashion.test)}
 
@@ -299,7 +299,7 @@ for search in (scores.least_eps, scores.grid_eps):
 # The search also ends somewhere: an example that withstands the largest budget, the *cap*, counts as if the cap were its distance. **Change the
 # cap and explain what happens to the comparison of the two models.**
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 def distances(curve, cap):
     """The first stored budget at which each image is wrong, at most the cap."""
     budgets, wrong = torch.tensor([*curve.eps, cap]), curve.predicted != curve.y

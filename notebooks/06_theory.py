@@ -23,7 +23,7 @@
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
 
-# %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
+# %% cellView="form" jupyter={"source_hidden": true} tags=["setup", "nbval-ignore-output"]
 # @title Set up: run me first
 # COURSE: empty if the course is installed or around this notebook; otherwise a git address, or
 # the name of course.zip or of a wheel, uploaded to this session or to your Drive.
@@ -61,7 +61,7 @@ from course_lib import colab
 session = colab.setup(drive=SAVE_TO_DRIVE)
 print(session.line())
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 import numpy as np
 import pandas as pd
 from ipywidgets import interact
@@ -186,7 +186,7 @@ assert lesson.check("06.equal", equal_solution)
 # $m - r = \sqrt{\log(K)/2}$. There the easy class's robust error has its maximum, $\Phi(-\sqrt{2 \log K})$. Beyond, it *falls* while the
 # attack gets stronger: the classifier gives up the hard class. (Both derived here.)
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 @interact(K=(1.25, 5.0, 0.25))
 def along_the_budget(K=2.0):
     g = Gaussians(d=10, eta=0.5, sigma=1, K=K)
@@ -290,7 +290,7 @@ assert lesson.check("06.weight", weight_solution)
 # %% [markdown]
 # The weight that a bisection finds for any model (share is ε / η):
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 @interact(d=(1, 100), eta=(0.1, 1.0, 0.1), K=(1.25, 4.0, 0.25), share=(0, 0.9, 0.1))
 def equaliser(d=10, eta=0.5, K=2.0, share=0.4):
     g = Gaussians(d=d, eta=eta, sigma=1, K=K)
@@ -388,7 +388,7 @@ assert lesson.check("06.lever", lever_solution)
 # **A larger margin helps the hard class only while it is right more often than not.** Beyond 50 % training error a *smaller* one
 # helps. Shrinking the easy class's margin always helps, and more. Move ε: the minimum is where v = 0.
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 @interact(eps=(0.05, 0.45, 0.05))
 def margins(eps=0.2):
     r, share = g.budget(eps), np.linspace(0.1, 3, 100)
@@ -515,7 +515,7 @@ CLAIMS = [  # prediction, its sign; class, error, in this network, minus that on
     ("margins: hard class, standard error", -1, "hard", "nat", BOTH, RW)]
 
 
-# %%
+# %% tags=["slider", "nbval-ignore-output"]
 @interact(easy=["the other nine", *class_errors(NAT).columns.drop("Shirt")])
 def table(easy="the other nine"):
     def value(which, kind, name):

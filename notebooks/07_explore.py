@@ -23,7 +23,7 @@
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
 
-# %% cellView="form" jupyter={"source_hidden": true} tags=["setup"]
+# %% cellView="form" jupyter={"source_hidden": true} tags=["setup", "nbval-ignore-output"]
 # @title Set up: run me first
 # COURSE: empty if the course is installed or around this notebook; otherwise a git address, or
 # the name of course.zip or of a wheel, uploaded to this session or to your Drive.
@@ -61,7 +61,7 @@ from course_lib import colab
 session = colab.setup(drive=SAVE_TO_DRIVE)
 print(session.line())
 
-# %%
+# %% tags=["panel", "nbval-ignore-output"]
 from course_lib import plots
 from course_lib.explorer import explore
 

@@ -125,7 +125,6 @@ COMMANDS: dict[str, Callable[[str, Path], None]] = {
     "make notebooks ONLY=01": target,
     "make student": target,
     "make lint": target,
-    "make readme": target,
     "make bench": target,
     "make bench ARGS=--readme": target,
     "make faults": target,
@@ -135,7 +134,6 @@ COMMANDS: dict[str, Callable[[str, Path], None]] = {
     ".ci/run": instead("bash -n .ci/run"),
     "pip install pre-commit": instead("grep -q pre-commit CONTRIBUTING.md"),
     "pre-commit install": instead("python3 -c 'import sys' && test -f .pre-commit-config.yaml"),
-    "python -m tools.notebooks --addresses": elsewhere,
     ".venv/bin/python -m tools.notebooks --addresses": as_is,
     ".venv/bin/python -m tools.check_notebooks": as_is,
     "python -m tests.frozen.make": elsewhere,  # tests/test_frozen.py calls it

@@ -145,7 +145,7 @@ def test_size_and_absence_are_found(tmp_path: Path) -> None:
 
 
 def checked(code: str, *outputs: NotebookNode) -> NotebookNode:
-    return new_code_cell(f"# NBVAL_CHECK_OUTPUT\n{code}", execution_count=1, outputs=list(outputs))
+    return new_code_cell(code, execution_count=1, outputs=list(outputs))
 
 
 def printed(text: str) -> NotebookNode:
@@ -188,6 +188,30 @@ def test_nbval_as_we_call_it_catches_what_changed(tmp_path: Path) -> None:
         r"^(PASSED|FAILED) \S*small\.ipynb::Cell (\d+)", done.stdout, re.M)}
     wanted = {n: "PASSED" if passes else "FAILED" for n, (_, passes) in enumerate(CELLS.values())}
     assert len(options) >= 3 and found == wanted, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_a12_cells_whose_output_is_not_compared_say_why(source: Path) -> None:
+    """A set-up cell is about the machine; sliders and the panel are stored as still pictures."""
+    cells = nbformat.read(source.with_suffix(".ipynb"), as_version=4).cells
+    ignored = [{*c.metadata.get("tags", [])} for c in cells
+               if "nbval-ignore-output" in c.metadata.get("tags", [])]
+    assert 1 <= len(ignored) <= 8 and all(t & {"setup", "slider", "panel"} for t in ignored)
+
+
+def test_a12_a_tampered_number_fails(tmp_path: Path) -> None:
+    """In any cell with a printed result, as anybody calls it: pytest --nbval."""
+    notebook = nbformat.read(SOURCES[1].with_suffix(".ipynb"), as_version=4)
+    cell = next(c for c in notebook.cells if c.cell_type == "code" and any(
+        re.search(r"\d\.\d", o.get("text", "")) for o in c.outputs))
+    (output,) = [o for o in cell.outputs if re.search(r"\d\.\d", o.get("text", ""))]
+    output.text = re.sub(r"(\d)\.(\d)", lambda m: f"{m[1]}.{(int(m[2]) + 1) % 10}", output.text, count=1)
+    nbformat.write(notebook, tmp_path / "tampered.ipynb")
+    done = subprocess.run([sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-q",
+                           "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"),
+                           f"--rootdir={ROOT}", "-x", str(tmp_path / "tampered.ipynb")], cwd=ROOT,
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 1 and "Cell" in done.stdout, done.stdout[-2000:]
 
 
 def sanitized(text: str) -> str:
