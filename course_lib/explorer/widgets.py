@@ -224,6 +224,7 @@ class Panel(w.VBox):
         """Add a reader's own runs to the models."""
         new = list(sources := from_folder(self.part.folder.value))
         self.explorer.models |= sources
+        self.part.words.value = ""  # so that they are offered
         self.choose()
         return (f"{len(new)} of your own are among the models now: "
                 f"{', '.join(new[:5])}{' …' if len(new) > 5 else ''}.")
