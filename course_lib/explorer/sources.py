@@ -169,16 +169,21 @@ def table(sources: Mapping[str, Source], *, sort: str = "model", down: bool = Fa
     models whose names, descriptions or errors hold all the `words`."""
     import pandas as pd
 
-    rows, about = [], ""
+    rows, made, groups = [], dict[str, tuple[dict[str, Any], str]](), dict[Any, dict[str, Any]]()
     for label, source in sorted(sources.items()):
         try:
             recipe = source.record.get("made_from", {}).get("recipe", {})
-            about = recipe.get("about", "")
             row = {"data": recipe.get("dataset", ""),
-                   "method": recipe.get("method", {}).get("name", ""),
-                   **figures({0: [*map(Report.from_json, source.record.get("reports", []))]})[0]}
+                   "method": recipe.get("method", {}).get("name", "")}
+            reports = [*map(Report.from_json, source.record.get("reports", []))]
+            made[label] = row, recipe.get("about", "")
+            groups.setdefault(source.classes, {})[label] = reports
         except Exception as error:  # a reader's own files may hold anything
-            row = {"method": f"cannot be read: {error}"}
+            made[label] = {"method": f"cannot be read: {error}"}, ""
+    # the errors in one column are of the same images
+    errors = {k: found for group in groups.values() for k, found in figures(group).items()}
+    for label, (row, about) in made.items():
+        row |= errors.get(label, {})
         text = " ".join(map(str, [label, about, *row.values()])).casefold()
         if all(word in text for word in words.casefold().split()):
             rows.append({"model": label, **row})

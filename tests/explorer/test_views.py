@@ -16,7 +16,7 @@ from course_lib.data import Split
 from course_lib.experiments import RECIPES
 from course_lib.explorer import curves
 from course_lib.explorer.curves import compute_curve, current, load_curve, publish_curve
-from course_lib.explorer.sources import Source, as_html, from_folder, images_of, table
+from course_lib.explorer.sources import Source, as_html, from_folder, images_of, stored, table
 from course_lib.explorer.views import VIEWS, Choice, Drawing, Explorer
 from course_lib.lab.publish import publish
 from course_lib.methods import METHODS
@@ -298,3 +298,10 @@ def test_the_table_sorts_filters_and_goes_to_html_and_csv(explorer: Explorer) ->
     assert last.notna().iloc[0] and last.isna().iloc[-1], "missing values come last"
     cifar = table(explorer.models, words="cifar10 trades")
     assert len(cifar) and set(cifar["data"]) == {"cifar10"}
+
+
+def test_h1_one_column_of_the_table_is_of_the_same_images() -> None:
+    """Seed 0 of this recipe has AutoAttack on 10,000 images, too; the others on 2,000."""
+    models = {label: source for label, source in stored().items() if source.name == "exp4/bat-code"}
+    assert len(models) > 1
+    assert {*table(models)["AutoAttack 8/255 images"]} == {2000}
