@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -65,12 +66,15 @@ def show(ax: Axes, alt: str = "") -> None:
     from IPython.display import Image, display
     from PIL import Image as Pillow
 
-    drawn, packed, figure = io.BytesIO(), io.BytesIO(), cast(Figure, ax.figure)
+    packed, figure = io.BytesIO(), cast(Figure, ax.figure)
+    canvas = FigureCanvasAgg(figure)
+    figure.set_dpi(200)
     with plt.rc_context(STYLE):
-        figure.savefig(drawn, format="png", dpi=200)
+        canvas.draw()
+    drawn = Pillow.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
     # 128 colours look the same, and the stored picture is a third as large
-    picture = Pillow.open(drawn).convert("RGB").quantize(128, dither=Pillow.Dither.NONE)
-    picture.save(packed, format="png", optimize=True)
+    picture = drawn.quantize(128, Pillow.Quantize.FASTOCTREE, dither=Pillow.Dither.NONE)
+    picture.save(packed, format="png")
     # Colab's IPython 7 has no Image(alt=...)
     about = {"alt": alt or describe(figure), "width": picture.width // 2,
              "height": picture.height // 2}
