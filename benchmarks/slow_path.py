@@ -18,7 +18,8 @@ from typing import Any
 
 from benchmarks.harness import markdown
 from course_lib.fairness import Report, Spread
-from course_lib.zoo import load_report, load_reports, stored_reports
+from course_lib.tables import stored_reports
+from course_lib.zoo import load_report, load_reports
 
 STORED = Path(__file__).with_suffix(".json")
 QUANTITIES = (("standard", "nat", 8), ("robust 8/255", "rob", 8), ("robust 16/255", "rob", 16))

@@ -34,9 +34,10 @@ if TYPE_CHECKING:  # the table below once more, for editors and type checkers
     from course_lib.lab.publish import save_model
     from course_lib.methods import METHODS, Method
     from course_lib.models import MODELS, build
-    from course_lib.tables import benchmark, compare, results
+    from course_lib.tables import compare, list_models, results
+    from course_lib.tables.benchmark import benchmark
     from course_lib.training import Optim, fit
-    from course_lib.zoo import list_models, load_model, load_report
+    from course_lib.zoo import load_model, load_report
 
 __version__ = "0.1.0"
 
@@ -45,8 +46,8 @@ FACE = {name: f"{room}:{name}" for room, names in {  # public name: where it com
     "data": "LOADERS Dataset Split halves load", "errors": "CourseError",
     "evaluation": "evaluate", "experiments": "RECIPES", "explorer": "explore",
     "fairness": "Report", "lab.publish": "save_model",
-    "methods": "METHODS Method", "models": "MODELS build", "tables": "benchmark compare results",
-    "training": "Optim fit", "zoo": "list_models load_model load_report",
+    "methods": "METHODS Method", "models": "MODELS build", "tables": "compare list_models results",
+    "tables.benchmark": "benchmark", "training": "Optim fit", "zoo": "load_model load_report",
 }.items() for name in names.split()} | {"lesson": "lessons.lesson", "plots": "plots"}
 __all__ = list(FACE)
 

@@ -98,7 +98,7 @@ COMMANDS = {  # what each does, its function, and its options
             "the same command again goes on", "lab.leave_out:leave_out",
             "--limit --epochs --data --scheduler --left-out --designs --models patterns --jobs "
             "--out"),
-    "results": ("every stored report, or the table of means and spreads", "zoo:stored_reports",
+    "results": ("every stored report, or the table of means and spreads", "tables:stored_reports",
                 "names --models --markdown"),
     "doctor": ("look at files, hashes, versions, kernel and disk, and say what to do; fails when "
                "something is bad", "lab.doctor:checkup", ""),
@@ -164,12 +164,12 @@ def shown(command: str, rows: Any, options: dict[str, Any], as_markdown: bool) -
             return "\n".join(f"{r['recipe']:28} {r['design']:9} LUF {r['luf']:.4f}  LUF_t "
                              f"{r['luf_t']:.3f}  LUF_l {r['luf_l']:.1f}" for r in rows)
         case "results":
-            from course_lib import tables, zoo
+            from course_lib import tables
 
             every = tables.overview(*options["names"], root=options["root"])
             parts = [part.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
                      for _, part in every.groupby(["data", "classes"], sort=False, dropna=False)]
-            texts = [zoo.markdown([t.columns, *t.values], "model", "seeds") if as_markdown
+            texts = [tables.markdown([t.columns, *t.values], "model", "seeds") if as_markdown
                      else t.set_index("model").rename_axis(None).to_string() for t in parts]
             return "\n\n".join(texts if as_markdown else [*texts, tables.LEGEND])
     from course_lib.lab.doctor import text

@@ -96,7 +96,7 @@ class Report:
 
     def frame(self) -> Any:
         """One row per class in percent: a DataFrame, which is also how a report shows itself."""
-        return resolve("course_lib.tables:of_classes")(self)
+        return resolve("course_lib.tables.display:of_classes")(self)
 
     def plot(self, ax: Any = None, **words: Any) -> Any:
         """Standard and robust errors per class as bars, with the options of plots.class_bars."""

@@ -8,11 +8,9 @@ are combined only on the same images, under the same attack and budget, and by t
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,18 +22,10 @@ from course_lib.fairness import Errors, Report
 from course_lib.models import build
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from course_lib.files import Entries, StoredFiles
 
 Root = Path | str | None  # a folder of stored models; None is `models_dir()`
 K = TypeVar("K", bound=Hashable)
-# Errors in tables: title, kind, attack ("" is any, for standard errors) and budget in 255ths.
-FIGURES = (("standard", "nat", "", 0), ("robust 8/255", "rob", "pgd20", 8),
-           ("robust 16/255", "rob", "pgd20", 16), ("AutoAttack 8/255", "rob", "autoattack", 8),
-           ("robust 0.01", "rob", "pgd20-fine", 2.55),
-           ("robust 10 units", "rob", "pgd20-adult", 2550))
-TITLES = tuple(f"{title} {which}" for title, *_ in FIGURES for which in ("avg", "worst"))
 TRAIN = ("Train it: python -m course_lib train {name} --seed {seed}. The model is then in runs "
          "(--models runs, COURSE_MODELS=runs).")
 
@@ -253,18 +243,12 @@ def alike(models: Mapping[K, Sequence[Report]], attack: str, eps: float,
     return next(iter(columns(models, attack, eps, size)), {})
 
 
-def reports(name: str, attack: str = "pgd20", eps: float = 8 / 255, *, images: int | None = None,
-            root: Root = None) -> dict[int, Report]:
-    """The stored reports of a recipe by seed, all on the same images (on so many, with `images`);
-    empty where there are none."""
-    models = stored_models(root, name) if name in manifest(root) else []
-    return alike({m.seed: m.reports for m in models if m.name == name}, attack, eps, images)
-
-
 def load_reports(name: str, *, attack: str = "pgd20", eps: float = 8 / 255,
                  root: Root = None) -> list[Report]:
     """The reports of every seed of a recipe, all on the same images."""
-    return list(reports(name, attack, eps, root=root).values()) or [
+    seeds = {m.seed: m.reports for m in stored_models(root, name) if m.name == name
+             } if name in manifest(root) else {}
+    return list(alike(seeds, attack, eps).values()) or [
         load_report(name, attack=attack, eps=eps, root=root)]  # which says what is stored
 
 
@@ -283,68 +267,12 @@ def load_report(name: str, *, seed: int = 0, attack: str = "pgd20", eps: float =
                       f"is: {listed}.")
 
 
-def missing(*names: str, attack: str = "", root: Root = None) -> bool:
-    """True where a recipe is not trained, or not examined by this attack; prints what to do."""
-    stored = model_files(root).entries()
-    lines = [f"{n} is not trained yet: make models WHICH={n}\n" if n not in stored else
-             f"{n} is not examined by {attack} yet: make examine WHICH={n}\n"
-             for n in names if n not in stored or (attack and not reports(n, attack, root=root))]
-    sys.stdout.writelines(lines)
-    return bool(lines)
-
-
-def stored_reports(root: Root = None, names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """One object per stored report: recipe, seed, attack, eps, classes, counts, nat, rob."""
-    return [{"recipe": m.name, "seed": m.seed, **r.to_json()} for m in stored_models(root, *names)
-            for r in m.reports]
-
-
-def figures(models: Mapping[K, Sequence[Report]]) -> dict[K, dict[str, float]]:
-    """The errors of each model by title; those of one title are on the same images. AutoAttack on
-    other images than most models had has a title of its own, which says how many."""
-    table: dict[K, dict[str, float]] = {key: {} for key in models}
-    for title, kind, attack, eps in FIGURES:
-        found = columns(models, attack, eps / 255)
-        for n, column in enumerate(found if attack == "autoattack" else found[:1]):
-            for key, report in column.items():
-                errors = getattr(report, kind)
-                more = f", {sum(errors.counts):,} images" * bool(n)
-                table[key] |= {f"{title} avg{more}": errors.mean,
-                               f"{title} worst{more}": errors.worst,
-                               f"{title} images{more}": sum(errors.counts)}
-    return table
-
-
-def titles(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The titles of errors in rows of `figures`, in their order."""
-    given = sorted({title for row in rows for title in row})
-    return [t for base in TITLES for t in given if t == base or t.startswith(f"{base}, ")]
-
-
 def flagged(reports: Sequence[Report], eps: float = 8 / 255) -> bool:
     """Does PGD-20 miss more than 5 points of this model's errors that AutoAttack finds, on average
     or in the worst class? Only reports on the same images are compared."""
     strong, weak = (by_images(reports, attack, eps) for attack in ("autoattack", "pgd20"))
     pairs = [(strong[n].rob, weak[n].rob) for n in strong.keys() & weak.keys()]
     return any(max(s.mean - w.mean, s.worst - w.worst) > 0.05 + 1e-9 for s, w in pairs)
-
-
-def list_models(*patterns: str, root: Root = None) -> DataFrame:
-    """One row per stored model that fits a pattern such as "cifar10/*": recipe, seed, data, method,
-    errors on the test set in percent, and the size of its weights and where they are."""
-    import pandas as pd
-
-    rows, files = [], model_files(root)
-    for _, group in groupby(stored_models(root, *patterns), key=lambda m: m.name):
-        models = list(group)
-        errors = figures({m.seed: m.reports for m in models})
-        rows += [{"recipe": m.name, "seed": m.seed, "data": m.data, "method": m.method,
-                  **{t: round(100 * errors[m.seed][t], 2) for t in titles([errors[m.seed]])},
-                  "AutoAttack images": errors[m.seed].get("AutoAttack 8/255 images"),
-                  **files.place(m.files.get("weights"))} for m in models]
-    shown = [t for t in titles(rows) if not t.startswith("robust 16")]
-    head = ["recipe", "seed", "data", "method", *shown, "AutoAttack images", "bytes", "where"]
-    return pd.DataFrame(rows, columns=head).dropna(axis="columns", how="all")
 
 
 def budget(eps: float) -> str:
@@ -358,10 +286,3 @@ def budget(eps: float) -> str:
     levels, tenths = f"{255 * eps:.3g}", round(255 * eps, 1)
     short = abs(255 * eps - tenths) < 1e-4 and float(levels) == tenths
     return f"{levels}/255" if short else f"{eps:.3g}"
-
-
-def markdown(lines: Iterable[Iterable[Any]], *words: str) -> str:
-    """A Markdown table of a head and rows; the columns called `words` to the left."""
-    head, *body = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
-    rule = ["---" if column in words else "---:" for column in head]
-    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *body))

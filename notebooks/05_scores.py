@@ -602,7 +602,7 @@ if FULL:
 # %% tags=["nbval-check-output"]
 from IPython.display import Markdown
 
-from course_lib.zoo import markdown
+from course_lib.tables import markdown
 
 higher = [label for label in PRINTED if found[label].low > 0]
 assert (len(higher), len(PRINTED)) == (5, 14)

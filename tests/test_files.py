@@ -27,7 +27,8 @@ from course_lib.files import (
 )
 from course_lib.lab.publish import add_file, publish
 from course_lib.models import build
-from course_lib.zoo import list_models, load_model, manifest
+from course_lib.tables import list_models
+from course_lib.zoo import load_model, manifest
 from tests.helpers import THREE, report, same_weights
 
 RECORD = {"made_from": {"model": "lenet5", "classes": list(THREE)}, "reports": [report().to_json()]}

@@ -60,7 +60,7 @@ def test_the_library_was_found() -> None:
     assert {"course_lib.data", "course_lib.attacks", "course_lib.training"} <= FLAT
     assert "course_lib.errors" in AT_THE_TOP["course_lib.attacks"]
     assert {"methods", "experiments", "datasets", "checkpoints", "native", "explorer", "lessons",
-            "files", "lab", "judge"} == FOLDERS
+            "files", "lab", "judge", "tables"} == FOLDERS
 
 
 def test_there_is_no_ring_of_imports() -> None:

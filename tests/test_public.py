@@ -30,7 +30,7 @@ HEAVY = (
     "jupytext",
     "gdown",
 )
-NEEDS_MODELS = {"course_lib.zoo"}
+NEEDS_MODELS = {"course_lib.zoo", "course_lib.tables"}
 
 
 @pytest.mark.parametrize("name", [*FACE, "CourseError", "Report", "Optim", "list_models",

@@ -12,7 +12,8 @@ from nbformat import NotebookNode
 
 from course_lib.errors import CourseError
 from course_lib.fairness import class_spreads
-from course_lib.zoo import load_reports, manifest, markdown
+from course_lib.tables import markdown
+from course_lib.zoo import load_reports, manifest
 from tools.common import BUILD, ToolError, results, sources, write
 from tools.execute import executed
 from tools.pages import Summary, describe, elsewhere, index, page, reading_time, results_page

@@ -3,22 +3,19 @@ records: python -m tools.model_cards"""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from course_lib.errors import CourseError
-from course_lib.fairness import Report, Spread
+from course_lib.fairness import Spread
+from course_lib.tables import markdown, results
 from course_lib.zoo import (
     budget,
-    figures,
     manifest,
-    markdown,
     model_files,
     models_dir,
-    titles,
 )
 from tools.common import every_model, write
 
@@ -75,7 +72,7 @@ def card(name: str, records: Mapping[int, dict[str, Any]], files: Mapping[str, A
     return "\n\n".join([
         f"## {name}", str(recipe.get("about", "")) + ".",
         f"Made by `{command(name, recipe)}`{kept(files, root)}",
-        terms(records), reports(name, records), limits(records),
+        terms(records), reports(name, root), limits(records),
     ])
 
 
@@ -159,21 +156,16 @@ def told(what: Any) -> str:
     return f"{what:g}" if isinstance(what, float) else str(what)
 
 
-def reports(name: str, records: Mapping[int, dict[str, Any]]) -> str:
+def reports(name: str, root: Path | None) -> str:
     """Mean, standard deviation and interval over seeds of every figure."""
-    stored = {seed: [*map(Report.from_json, r.get("reports", []))] for seed, r in records.items()}
-    found = figures(stored)
+    table = results(name, root=root)
     lines = [["error", "mean", "standard deviation", "95 % interval", "seeds", "examples"]]
-    for title in titles(found.values()):
-        if values := {s: f[title] for s, f in found.items() if title in f}:
-            spread = Spread.of(values.values())
-            wide = ["", ""] if spread.n == 1 else [percent(spread.sd), f"{percent(spread.low)} to "
-                                                   f"{percent(spread.high)}"]
-            first, _, more = re.split(" (avg|worst)", title)
-            images = int(found[min(values)][f"{first} images{more}"])
-            lines.append([title, percent(spread.mean), *wide, ranges(list(values)), f"{images:,}"])
-    return markdown(lines, "error", "seeds") if len(
-        lines) > 1 else "It was measured on validation data only."
+    for row in table[table["recipe"] == name].itertuples():
+        under = f"{row.figure}, {row.attack} {budget(row.eps)}" if row.attack else row.figure
+        spread = ["", ""] if row.n == 1 else [f"{row.sd:.2f}", f"{row.low:.2f} to {row.high:.2f}"]
+        lines.append([under, f"{row.mean:.2f}", *spread, row.n, f"{row.images:,}"])
+    return (markdown(lines, "error") if len(lines) > 1
+            else "It was measured on validation data only.")
 
 
 def ranges(seeds: list[int]) -> str:
@@ -209,10 +201,6 @@ def reports_only(records: Records) -> str:
             "on validation data, robust ones under the attack named in the record, mean ± standard "
             "deviation over seeds.")
     return f"## Grids and trials\n\n{text}\n\n" + markdown(lines, *lines[0][:3])
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.2f}"
 
 
 def average(errors: list[float], counts: list[int]) -> float:

@@ -18,8 +18,8 @@ from PIL.PngImagePlugin import PngInfo
 
 from course_lib import plots
 from course_lib.fairness import class_spreads
-from course_lib.tables import overview
-from course_lib.zoo import load_reports, markdown
+from course_lib.tables import markdown, overview
+from course_lib.zoo import load_reports
 from tools.addresses import badges
 from tools.common import ROOT, ToolError, address, sources, write
 

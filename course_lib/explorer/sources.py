@@ -29,12 +29,13 @@ from course_lib.fairness import Report
 from course_lib.files import parse_json, read_bytes
 from course_lib.inference import check_fit
 from course_lib.models import MODELS, build
-from course_lib.zoo import TITLES, figures, load_model, load_record, manifest, models_dir
+from course_lib.tables import WIDE, wide
+from course_lib.zoo import StoredModel, load_model, load_record, manifest, models_dir
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS: tuple[str, ...] = ("model", "data", "method", *TITLES)
+COLUMNS: tuple[str, ...] = ("model", "data", "method", *WIDE)
 ADVICE = "Give the folder that trainings wrote to, such as results or runs."
 
 
@@ -169,7 +170,7 @@ def table(sources: Mapping[str, Source], *, sort: str = "model", down: bool = Fa
     models whose names, descriptions or errors hold all the `words`."""
     import pandas as pd
 
-    rows, made, groups = [], dict[str, tuple[dict[str, Any], str]](), dict[Any, dict[str, Any]]()
+    rows, made, groups = [], dict[str, tuple[dict[str, Any], str]](), dict[Any, list[StoredModel]]()
     for label, source in sorted(sources.items()):
         try:
             recipe = source.record.get("made_from", {}).get("recipe", {})
@@ -177,11 +178,13 @@ def table(sources: Mapping[str, Source], *, sort: str = "model", down: bool = Fa
                    "method": recipe.get("method", {}).get("name", "")}
             reports = [*map(Report.from_json, source.record.get("reports", []))]
             made[label] = row, recipe.get("about", "")
-            groups.setdefault(source.classes, {})[label] = reports
+            groups.setdefault(source.classes, []).append(
+                StoredModel(label, 0, {}, {}, row["data"], row["method"], reports))
         except Exception as error:  # a reader's own files may hold anything
             made[label] = {"method": f"cannot be read: {error}"}, ""
     # the errors in one column are of the same images
-    errors = {k: found for group in groups.values() for k, found in figures(group).items()}
+    errors = {m.name: found for group in groups.values()
+              for m, found in zip(group, wide(group), strict=True)}
     for label, (row, about) in made.items():
         row |= errors.get(label, {})
         text = " ".join(map(str, [label, about, *row.values()])).casefold()
@@ -198,6 +201,6 @@ def as_html(frame: pd.DataFrame) -> str:
     shown = frame[[c for c in COLUMNS if c in frame]]
     with pd.option_context("display.max_colwidth", None):
         text = shown.to_html(index=False, border=0, na_rep="", justify="right",
-                             classes="explorer-table", float_format=lambda v: f"{100 * v:.2f}")
+                             classes="explorer-table", float_format=lambda v: f"{v:.2f}")
     return ("<style>.explorer-table td {text-align: right} "
             f".explorer-table tr > :nth-child(-n+3) {{text-align: left}}</style>{text}")

@@ -18,8 +18,9 @@ from course_lib.lab.sweep import up_to_date
 from course_lib.methods import METHODS
 from course_lib.models import MODELS
 from course_lib.recipes import TRANSFORMS
+from course_lib.tables import list_models
 from course_lib.training import Optim
-from course_lib.zoo import list_models, load_model, load_record, load_reports, manifest, models_dir
+from course_lib.zoo import load_model, load_record, load_reports, manifest, models_dir
 
 stored = pytest.mark.skipif(not (models_dir() / "manifest.json").exists(),
                             reason="no serialized_models/manifest.json; `make models` makes it")

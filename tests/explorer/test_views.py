@@ -291,9 +291,9 @@ def test_the_table_sorts_filters_and_goes_to_html_and_csv(explorer: Explorer) ->
     assert len(errors) > 3 and errors == sorted(errors, reverse=True)
     assert all(name.startswith("exp1/pgd") for name in names)
     seeds = [int(name[-1]) if "seed" in name else 0 for name in names]
-    assert errors == [load_report(name.split(" ")[0], seed=seed).rob.worst
+    assert errors == [pytest.approx(100 * load_report(name.split(" ")[0], seed=seed).rob.worst)
                       for name, seed in zip(names, seeds, strict=True)]
-    assert f"<td>{100 * errors[0]:.2f}</td>" in as_html(frame)
+    assert f"<td>{errors[0]:.2f}</td>" in as_html(frame)
     last = table(explorer.models, sort="robust 10 units avg", down=True)["robust 10 units avg"]
     assert last.notna().iloc[0] and last.isna().iloc[-1], "missing values come last"
     cifar = table(explorer.models, words="cifar10 trades")
@@ -304,4 +304,4 @@ def test_h1_one_column_of_the_table_is_of_the_same_images() -> None:
     """Seed 0 of this recipe has AutoAttack on 10,000 images, too; the others on 2,000."""
     models = {label: source for label, source in stored().items() if source.name == "exp4/bat-code"}
     assert len(models) > 1
-    assert {*table(models)["AutoAttack 8/255 images"]} == {2000}
+    assert {*table(models)["AutoAttack images"]} == {2000}

@@ -17,7 +17,8 @@ from course_lib.checkpoints import Store
 from course_lib.files import sha256_of
 from course_lib.lab.publish import publish
 from course_lib.models import build
-from course_lib.zoo import list_models, load_model, manifest
+from course_lib.tables import list_models
+from course_lib.zoo import load_model, manifest
 from tests.faults.shims import calls_of_a_save, end, filled, make_state, newest, share, start
 from tests.helpers import THREE, report
 

@@ -25,8 +25,8 @@ from course_lib.fairness import Report
 from course_lib.lab import doctor
 from course_lib.lab.publish import publish
 from course_lib.models import build
-from course_lib.tables import compare, results
-from course_lib.zoo import list_models, load_model, load_record, load_report
+from course_lib.tables import compare, list_models, results
+from course_lib.zoo import load_model, load_record, load_report
 from tests.faults.shims import MEMORY, share
 from tests.helpers import THREE, report
 

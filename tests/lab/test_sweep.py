@@ -10,7 +10,8 @@ from course_lib.experiments import RECIPES
 from course_lib.lab import sweep as room
 from course_lib.lab.jobs import waves
 from course_lib.lab.sweep import chosen, sweep, training
-from course_lib.zoo import list_models, load_model, load_record
+from course_lib.tables import list_models
+from course_lib.zoo import load_model, load_record
 from tests.helpers import drop_weights, same_weights, with_tiny_recipes
 from tests.lab.calls import counted
 

@@ -33,10 +33,9 @@ from course_lib.methods import METHODS
 from course_lib.models import build
 from course_lib.native import build as kernels
 from course_lib.recipes import run
-from course_lib.tables import compare, results
+from course_lib.tables import compare, list_models, results
 from course_lib.training import Optim, fit
 from course_lib.zoo import (
-    list_models,
     load_model,
     load_record,
     manifest,

@@ -1,0 +1,342 @@
+"""Results as tables: errors over seeds with their intervals, and paired differences.
+
+A table is a pandas DataFrame with all digits; errors are percent. Printed, or at the end of a
+notebook's cell, it shows one decimal in at most seven columns, and names its data below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from course_lib.attacks import PGD
+from course_lib.errors import CourseError, pick
+from course_lib.fairness import Errors, Spread, t95
+from course_lib.tables.display import Table
+from course_lib.zoo import (
+    Root,
+    StoredModel,
+    alike,
+    budget,
+    columns,
+    flagged,
+    manifest,
+    model_files,
+    stored_models,
+)
+
+LEVELS = {"recipe": [], "seed": ["seed"], "class": ["seed", "class"]}  # each has a row per ...
+FACTS = ["figure", "attack", "eps", "images", "data"]
+COLUMNS = ["recipe", "seed", *FACTS, "error", "warnings"]
+# in a table with one row per model: the title of an attack and its budget in 255ths
+TITLES = {("", 0): "standard", ("pgd20", 8): "robust 8/255", ("pgd20", 16): "robust 16/255",
+          ("autoattack", 8): "AutoAttack 8/255", ("pgd20-fine", 2.55): "robust 0.01",
+          ("pgd20-adult", 2550): "robust 10 units"}
+WIDE = [f"{title} {which}" for title in TITLES.values() for which in ("avg", "worst")]
+MISSED = "pgd20 misses more than 5 points of the errors that AutoAttack finds"
+LEGEND = ("Errors in percent, mean ± standard deviation over seeds. n: AutoAttack's test images "
+          f"per class × seeds. !: {MISSED}.")
+Row = dict[str, Any]
+
+
+def results(*patterns: str, attack: str | None = None, eps: float | str | None = None,
+            level: str = "recipe", images: int | None = None, root: Root = None) -> Table:
+    """Stored errors of the recipes that fit a pattern such as "exp1/*" (without one, of all).
+
+    One row per recipe and figure: mean, sd and 95 % interval over n seeds; with level="seed" or
+    "class" one row per seed, or seed and class. `attack` and `eps` (0.03 or "8/255") choose
+    reports. The seeds of a recipe have the same images: those that most seeds share, then the
+    most, or so many `images`; AutoAttack on other images has rows of its own.
+
+    >>> results("exp1/natural", attack="pgd20", eps="8/255").round(1)["mean"].to_list()
+    [11.4, 32.8, 56.5, 96.7]
+    """
+    by = pick(LEVELS, level, "level")
+    rows = [row for models in _by_recipe(patterns, root)
+            for row in _errors(models, attack, eps, images, by_class="class" in by)]
+    if not rows and (attack, eps, images) != (None, None, None):
+        raise CourseError(f"No report under attack={attack!r}, eps={eps!r}, images={images!r} is "
+                          "stored. results() without them shows what is.")
+    if not by:
+        return _over_seeds(pd.DataFrame(rows, columns=COLUMNS), "recipe")
+    return Table(rows, columns=["recipe", *by, *FACTS, "error", "warnings"])
+
+
+def compare(*names: Any, attack: str | None = None, eps: float | str | None = None,
+            images: int | None = None, root: Root = None) -> Table:
+    """How recipes differ from the first: mean difference and 95 % interval in points.
+
+    Differences are taken seed by seed, because a seed gives both models the same first weights and
+    order of images, and on the same images. The names may also be given as one list.
+
+    >>> compare("exp2/control", "exp2/reweight-05", attack="pgd20")["verdict"][1]
+    'lower'
+    """
+    names = tuple(names[0]) if len(names) == 1 and not isinstance(names[0], str) else names
+    return _paired(_errors(_comparable(names, root), attack, eps, images), names)
+
+
+def score_results(*patterns: str, root: Root = None) -> Table:
+    """Stored unfairness scores over seeds, one row per recipe and score: in points, CRU_eps in grey
+    levels of 255 or a table's units. A model of static copies adds its error on copies."""
+    rows = _scores(stored_models(root, *patterns))
+    return _over_seeds(pd.DataFrame(rows, columns=COLUMNS), "recipe")
+
+
+def compare_scores(*names: str, root: Root = None) -> Table:
+    """How the scores of recipes differ from those of the first, paired by seed as in `compare`.
+
+    >>> table = compare_scores("scores/cifar10-standard", "scores/cifar10-robust")
+    >>> dict(zip(table["figure"], table["verdict"]))["CAU"]
+    'inconclusive'
+    """
+    return _paired(_scores(_comparable(names, root)), names)
+
+
+def overview(*patterns: str, root: Root = None) -> pd.DataFrame:
+    """One row per recipe, for README and shell, as LEGEND explains.
+
+    >>> print(overview("exp1")["standard avg"][0])
+    11.44 ± 0.07
+    """
+    rows = []
+    for models in _by_recipe(patterns, root):
+        if any(m.reports for m in models):  # a trial has none
+            found, classes = wide(models), len(models[0].reports[0].classes)
+            row = {"model": models[0].name, "data": models[0].data, "seeds": len(models),
+                   "classes": classes, **{t: str(Spread.of(e[t] / 100 for e in found if t in e))
+                                          for t in WIDE if any(t in e for e in found)}}
+            if sizes := [e["AutoAttack images"] for e in found if "AutoAttack images" in e]:
+                mark = " !" * any(flagged(m.reports) for m in models)
+                row["n"] = f"{sizes[0] // classes} × {len(sizes)}{mark}"
+            rows.append(row)
+    table = pd.DataFrame(rows, columns=["model", "data", "classes", "seeds", *WIDE, "n"])
+    return table.dropna(axis="columns", how="all")
+
+
+def list_models(*patterns: str, root: Root = None) -> pd.DataFrame:
+    """One row per stored model that fits a pattern such as "cifar10/*": recipe, seed, data, method,
+    errors on the test set in percent, and the size of its weights and where they are."""
+    files = model_files(root)
+    rows = [{"recipe": m.name, "seed": m.seed, "data": m.data, "method": m.method, **errors,
+             **files.place(m.files.get("weights"))}
+            for models in _by_recipe(patterns, root)
+            for m, errors in zip(models, wide(models), strict=True)]
+    shown = [t for t in WIDE if not t.startswith("robust 16")]
+    head = ["recipe", "seed", "data", "method", *shown, "AutoAttack images", "bytes", "where"]
+    return pd.DataFrame(rows, columns=head).round(2).dropna(axis="columns", how="all")
+
+
+def stored_reports(root: Root = None, names: Sequence[str] = ()) -> list[Row]:
+    """One object per stored report: recipe, seed, attack, eps, classes, counts, nat, rob."""
+    return [{"recipe": m.name, "seed": m.seed, **r.to_json()} for m in stored_models(root, *names)
+            for r in m.reports]
+
+
+def spread(name: str, kind: str = "rob", which: str = "mean", attack: str = "pgd20",
+           eps: float = 8 / 255, *, minus: str = "", images: int | None = None,
+           root: Root = None) -> Spread:
+    """An error over the seeds of a recipe: `kind` is nat, rob or bnd; `which` is mean, worst, or a
+    class. With `minus`, its difference from that recipe, seed by seed on the same images."""
+    models = {(m.name, m.seed): m.reports for m in _comparable((name, minus or name), root)}
+    values: dict[str, dict[int, float]] = {name: {}, minus or name: {}}
+    for (recipe, seed), r in alike(models, attack, eps, images).items():
+        errors = pick({"nat": r.nat, "rob": r.rob, "bnd": r.bnd}, kind, "kind of error")
+        of_class = dict(zip(r.classes, errors.by_class.tolist(), strict=True))
+        values[recipe][seed] = pick({"mean": errors.mean, "worst": errors.worst, **of_class}, which,
+                                    "average or class")
+    seeds = sorted(values[name].keys() & values[minus or name].keys())
+    if not seeds:
+        raise CourseError(f"No seed of {name} {minus and f'and {minus} '}is examined by {attack} "
+                          f"at {budget(eps)} on the same images: make examine WHICH={name}")
+    return Spread.of(values[name][s] - (values[minus][s] if minus else 0) for s in seeds)
+
+
+def history(name: str, word: str = "loss", *, root: Root = None) -> pd.DataFrame:
+    """One row per epoch, means over the seeds of a recipe: the loss or lr; nat or rob, the errors
+    on validation data; or a part of the method's state such as lam0, one column per class."""
+    runs, classes = [], list[str]()
+    for m in (m for m in stored_models(root, name) if m.name == name):
+        classes = m.record["made_from"]["classes"]
+        rows = [{**row["state"], **(row["validation"] or [{}])[-1], **row}
+                for row in m.record["history"]]
+        runs.append([pick(row, word, "part of a history") for row in rows])
+    values = np.mean(runs, axis=0)
+    return pd.DataFrame(values, pd.RangeIndex(1, len(values) + 1, name="epoch"),
+                        [word] if values.ndim == 1 else classes)
+
+
+def interval(s: Spread, digits: int = 1, sign: str = "") -> str:
+    """A mean with its 95 % interval, in percent; `sign="+"` is for differences.
+
+    >>> interval(Spread.of([0.1, 0.2, 0.3]), sign="+")
+    '+20.0 [-4.8, +44.8]'
+    """
+    mean, low, high = (f"{100 * v:{sign}.{digits}f}" for v in (s.mean, s.low, s.high))
+    return mean if s.n == 1 else f"{mean} [{low}, {high}]"
+
+
+def prediction(s: Spread) -> tuple[float, float]:
+    """The 95 % interval for the value of one more training."""
+    # mean -+ t_{n-1} sd sqrt(1 + 1/n)
+    reach = t95(s.n - 1) * s.sd * math.sqrt(1 + 1 / s.n)
+    return s.mean - reach, s.mean + reach
+
+
+def verdict(s: Spread, near: float = 0.01) -> str:
+    """A difference in one word; "no difference" only if the interval is within `near` of zero."""
+    if s.n == 1:
+        return "one seed"
+    if s.high < 0 or s.low > 0:
+        return "lower" if s.high < 0 else "higher"
+    return "no difference" if max(-s.low, s.high) <= near else "inconclusive"
+
+
+def chance_range(errors: Errors, times: int = 10_000) -> tuple[float, float]:
+    """The worst minus the best class if all classes were equally hard: the average range, and the
+    range that chance exceeds one time in twenty.
+
+    >>> [round(100 * v, 1) for v in chance_range(Errors((136,) * 10, (1000,) * 10))]
+    [3.3, 4.8]
+    """
+    # wrong_c ~ Binomial(n_c, err) for every class c
+    shape, rng = (times, len(errors.counts)), np.random.default_rng(0)
+    ranges = np.ptp(rng.binomial(errors.counts, errors.mean, shape) / errors.counts, axis=1)
+    return float(ranges.mean()), float(np.quantile(ranges, 0.95))
+
+
+def permuted_ranges(values: Any, groups: Any, times: int = 1000) -> np.ndarray:
+    """The largest minus the smallest group mean of `values` [N] when the `groups` [N], numbered
+    from 0, are shuffled: what chance alone does to groups of these sizes."""
+    values, groups = np.asarray(values, float), np.asarray(groups)
+    rng, counts = np.random.default_rng(0), np.bincount(groups)
+    return np.array([np.ptp(np.bincount(rng.permutation(groups), values) / counts)
+                     for _ in range(times)])
+
+
+def markdown(lines: Iterable[Iterable[Any]], *words: str) -> str:
+    """A Markdown table of a head and rows; the columns called `words` to the left."""
+    head, *body = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
+    rule = ["---" if column in words else "---:" for column in head]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *body))
+
+
+def _by_recipe(patterns: Sequence[str], root: Root) -> Iterator[list[StoredModel]]:
+    return ([*group] for _, group in groupby(stored_models(root, *patterns), lambda m: m.name))
+
+
+def _comparable(names: Sequence[str], root: Root) -> list[StoredModel]:
+    """The stored models of these recipes, if all have one data set and the same classes."""
+    for name in names:
+        pick({n: seeds for n, seeds in manifest(root).items() if seeds}, name, "model")
+    models = [m for m in stored_models(root, *names) if m.name in names]
+    classes = {m.name: f"{m.name}: {m.data}, {', '.join(sorted(r.classes))}" for m in models
+               for r in m.reports}
+    if len({text.partition(": ")[2] for text in classes.values()}) > 1:
+        raise CourseError("These are models of different data sets or classes: "
+                          f"{'; '.join(classes.values())}. Give models with the same.")
+    return models
+
+
+def _errors(models: Sequence[StoredModel], attack: str | None = None,
+            eps: float | str | None = None, images: int | None = None,
+            by_class: bool = False) -> Iterator[Row]:
+    """One row per model, figure and attack, as `results` describes them."""
+    level = None if eps is None else PGD(eps=eps, scale=(1.0,)).eps  # type: ignore[arg-type]  # reads '8/255'
+    chosen = {(m.name, m.seed): [r for r in m.reports if attack in (None, r.attack)
+                                 and (level is None or abs(r.eps - level) < 1e-6)] for m in models}
+    missed = {(m.name, m.seed) for m in models if flagged(m.reports)}
+    attacks = dict.fromkeys((r.attack, r.eps) for mine in chosen.values() for r in mine)
+    for under in (None, *attacks):  # None is for standard errors
+        those = {key: [r for r in mine if under in (None, (r.attack, r.eps))]
+                 for key, mine in chosen.items()}
+        kind, (name, at) = "robust" if under else "standard", under or ("", 0.0)
+        found = columns(those, "", 0, images)
+        for (recipe, seed), r in (pair for column in found[:None if name == "autoattack" else 1]
+                                  for pair in column.items()):
+            words = [*r.warnings] if under else []
+            if name == "pgd20" and abs(at - 8 / 255) < 1e-6 and (recipe, seed) in missed:
+                words.append(MISSED)
+            row = {"recipe": recipe, "seed": seed, "attack": name, "eps": at,
+                   "data": models[0].data, "warnings": "; ".join(words)}
+            errors = r.rob if under else r.nat
+            figures = {"average": errors.mean, "worst class": errors.worst}
+            if by_class:
+                yield from ({**row, "class": c, "figure": kind, "error": 100 * e, "images": n}
+                            for c, e, n in zip(r.classes, errors.by_class.tolist(), errors.counts,
+                                               strict=True))
+            else:
+                yield from ({**row, "figure": f"{kind} {figure}", "error": 100 * value,
+                             "images": sum(errors.counts)} for figure, value in figures.items())
+
+
+def wide(models: Sequence[StoredModel]) -> list[Row]:
+    """The errors of each model under TITLES; each column is on the same images."""
+    table: dict[tuple[str, int], Row] = {(m.name, m.seed): {} for m in models}
+    images: dict[str, int] = {}
+    for row in _errors(models):
+        title = TITLES.get((row["attack"], round(255 * row["eps"], 2)))
+        if title and images.setdefault(title, row["images"]) == row["images"]:
+            mine, which = table[row["recipe"], row["seed"]], row["figure"].split()[1]
+            mine[f"{title} {'avg' if which == 'average' else which}"] = row["error"]
+            if row["attack"] == "autoattack":
+                mine["AutoAttack images"] = row["images"]
+    return list(table.values())
+
+
+def _scores(models: Sequence[StoredModel]) -> Iterator[Row]:
+    """One row per model and stored score, as `score_results` describes it."""
+    for m, row in ((model, row) for model in models for row in model.record.get("scores", [])):
+        kind, value = row["score"], row["value"]
+        if kind == "EOU":
+            values = {f"EOU, {row['group']}, label {label}": 100 * value[label] for label in (0, 1)}
+        elif kind == "CRU_eps":
+            scale, unit = (255, "grey levels") if row["cap"] <= 1 else (1, "units")
+            search = ", increments" * (row["estimator"] == "increments")
+            values = {f"CRU_eps ({unit}){search}": scale * value}
+        elif kind == "static":
+            values = {f"error on copies, {budget(row['eps'])}": 100 * (1 - row["accuracy"])}
+        else:
+            values = {kind + (f" at {budget(row['eps'])}" if kind == "CRU_s" else ""): 100 * value}
+        yield from ({"recipe": m.name, "seed": m.seed, "figure": figure, "attack": "", "eps": 0.0,
+                     "images": int(np.sum(row["counts"])), "data": m.data, "error": value,
+                     "warnings": ""} for figure, value in values.items())
+
+
+def _paired(rows: Iterable[Row], names: Sequence[str]) -> Table:
+    """The rows of each recipe minus those of the first one, seed by seed, over the seeds."""
+    if len(names) < 2:
+        raise CourseError(f"compare was given {', '.join(names) or 'nothing'}; give it two names "
+                          "or more, such as those in list_models().")
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    is_first = table["recipe"] == names[0]
+    pairs = table[~is_first].merge(table[is_first].assign(minus=names[0]).drop(columns="recipe"),
+                                   on=["seed", *FACTS], suffixes=("", " before"))
+    if pairs.empty:
+        raise CourseError(f"{', '.join(names)} share no seed that was examined in the same way. "
+                          f"results({names[0]!r}) shows what is stored.")
+    pairs["error"] -= pairs["error before"]
+    pairs["warnings"] = [*map(joined, pairs[["warnings", "warnings before"]].values)]
+    table = _over_seeds(pairs, "recipe", "minus")
+    table["verdict"] = [verdict(Spread(*row), near=1) for row in
+                        table[["mean", "sd", "low", "high", "n"]].itertuples(index=False)]
+    return table.rename(columns={"mean": "difference"})
+
+
+def _over_seeds(rows: pd.DataFrame, *names: str) -> Table:
+    """Mean, sd, interval and n of the rows that differ in nothing but the seed."""
+    keys = [*names, *FACTS]
+    groups = rows.groupby(keys, sort=False)[["error", "warnings"]].agg(list)
+    return Table([{**dict(zip(keys, key, strict=True)), **vars(Spread.of(errors)),
+                   "warnings": joined(words)} for key, errors, words in groups.itertuples()],
+                 columns=[*keys, "mean", "sd", "low", "high", "n", "warnings"])
+
+
+def joined(words: Iterable[str]) -> str:
+    """Warnings in one cell, each once."""
+    return "; ".join(dict.fromkeys(filter(None, words)))
