@@ -13,14 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import jupytext
 import nbformat
+from jupyter_client import AsyncKernelClient, AsyncKernelManager
+from jupyter_client.channels import AsyncZMQSocketChannel
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from tqdm import tqdm
+from traitlets import Type
 
 from tools.common import BUILD, ROOT, write
 
@@ -75,6 +79,29 @@ def surroundings() -> dict[str, str]:
     return {**kept, **proxies, **own, "no_proxy": "localhost,127.0.0.1"}
 
 
+class Channel(AsyncZMQSocketChannel):
+    """Looks for messages once a second: on a busy machine pyzmq can miss that one has come, and
+    would wait for it until the cell's time is over, or for ever."""
+
+    async def get_msg(  # type: ignore[override]  # as in the class above
+            self, timeout: float | None = None) -> dict[str, Any]:
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                return await super().get_msg(max(0.0, min(1.0, end - time.monotonic())))
+            except Empty:
+                if time.monotonic() >= end:
+                    raise
+
+
+class Client(AsyncKernelClient):
+    shell_channel_class = iopub_channel_class = Type(Channel)
+
+
+class Manager(AsyncKernelManager):
+    client_class = f"{__name__}.Client"
+
+
 def key(cell: NotebookNode) -> str:
     return hashlib.sha256(cell.source.encode()).hexdigest()[:16]
 
@@ -104,6 +131,7 @@ def execute(notebook: NotebookNode, label: str, folder: Path, times: dict[str, f
         notebook,
         timeout=CELL_SECONDS,
         kernel_name="python3",
+        kernel_manager_class=Manager,
         resources={"metadata": {"path": str(folder)}},
         record_timing=False,
         store_widget_state=True,  # for `still`; without it, nbclient fails at an Output widget

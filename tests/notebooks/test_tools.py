@@ -3,12 +3,15 @@ what they refuse."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
+from queue import Empty
 
 import nbformat
 import pytest
+from jupyter_client.channels import AsyncZMQSocketChannel
 from nbformat.v4 import new_code_cell, new_notebook
 
 from tools import build_course, execute, notebooks, pages
@@ -244,3 +247,25 @@ def test_an_address_is_written_without_executing_anything(tmp_path: Path,
 
 def jupytext_cells(source: Path) -> list[str]:
     return [cell.source for cell in notebooks.jupytext.read(source, fmt="py:percent").cells]
+
+
+def test_a_message_whose_arrival_was_missed_is_found_within_a_second(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyzmq's wake-up is lost: a poll ends only with its own time, and finds the message then."""
+    waited: list[float | None] = []
+
+    async def get_msg(self: object, timeout: float | None = None) -> dict[str, str]:
+        waited.append(timeout)
+        if len(waited) % 3:
+            raise Empty
+        return {"content": "2"}
+
+    monkeypatch.setattr(AsyncZMQSocketChannel, "get_msg", get_msg)
+    channel = object.__new__(execute.Channel)
+    for timeout in (None, 600):
+        assert asyncio.run(channel.get_msg(timeout)) == {"content": "2"}
+    assert all(w is not None and w <= 1 for w in waited)
+    with pytest.raises(Empty):
+        asyncio.run(channel.get_msg(0))
+    client = execute.Manager().client()
+    assert client.shell_channel_class is client.iopub_channel_class is execute.Channel
