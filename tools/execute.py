@@ -95,11 +95,12 @@ class Channel(AsyncZMQSocketChannel):
 
 
 class Client(AsyncKernelClient):
-    shell_channel_class = iopub_channel_class = Type(Channel)
+    shell_channel_class = Type(Channel)
+    iopub_channel_class = Type(Channel)
 
 
 class Manager(AsyncKernelManager):
-    client_class = f"{__name__}.Client"
+    client_factory = Type(Client)
 
 
 def key(cell: NotebookNode) -> str:
