@@ -138,7 +138,7 @@ def execute(notebook: NotebookNode, label: str, folder: Path, times: dict[str, f
         store_widget_state=True,  # for `still`; without it, nbclient fails at an Output widget
         coalesce_streams=True,
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
-        on_cell_complete=count,
+        on_cell_executed=count,
     )
     with bar:
         client.execute(env=surroundings())
