@@ -30,7 +30,7 @@ TRIED: dict[str, tuple[tuple[float, float], ...]] = {
     "ours": ((0, 1.0), (0, 3.0), (0.3, 1.0), (0.3, 3.0)),  # margins and eta
 }
 CHOSEN: dict[str, tuple[float, float]] = {
-    "dafa": (0.64, 1.0), "cfa": (8, 0.3), "wat": (8, 0.3), "cfol": (8, 1.0), "faal": (8, 0.5),
+    "dafa": (0.64, 1.0), "cfa": (10, 0.3), "wat": (8, 0.1), "cfol": (8, 3.0), "faal": (8, 0.5),
     "faal-text": (8, 0.5), "ours": (0, 1.0)}
 # rates of those that start from the hot start: FAAL's is a tenth of the hot start's, ours is FRL's
 HOT = {"faal": 2e-4, "faal-text": 2e-4, "ours": 1e-3}
