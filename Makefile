@@ -103,6 +103,6 @@ $(READY): constraints.txt requirements.txt pyproject.toml
 		echo "Making $(VENV) with $$("$$python" --version); then come the packages, which takes some minutes."; \
 		"$$python" -m venv --clear $(VENV); }
 	$(PY) -m pip install -c constraints.txt -e '.[test,lab,autoattack,cluster]'
-	@echo "torchattacks (a peer that tests compare with) asks for a requests of 2021: it comes without its requirements."
-	$(PY) -m pip install -c constraints.txt --no-deps torchattacks
+	@echo "torchattacks and foolbox (tests compare with them) come without their requirements: the first asks for a requests of 2021."
+	$(PY) -m pip install -c constraints.txt --no-deps torchattacks foolbox eagerpy
 	@touch $@

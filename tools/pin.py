@@ -36,9 +36,10 @@ def needs(name: str, extras: frozenset[str] = frozenset()) -> set[Wanted]:
 
 
 def closure(installed: dict[str, str]) -> set[str]:
-    """Everything that course-lib with all its extras brings, and torchattacks, which is installed
-    by itself."""
-    todo: set[Wanted] = needs("course-lib", EXTRAS) | {("torchattacks", frozenset())}
+    """Everything that course-lib with all its extras brings, and the peers that are
+    installed by themselves."""
+    todo: set[Wanted] = needs("course-lib", EXTRAS) | {
+        (name, frozenset()) for name in ("torchattacks", "foolbox", "eagerpy")}
     seen: set[Wanted] = set()
     while todo:
         wanted = todo.pop()

@@ -56,9 +56,11 @@ def given(model: Any, split: Any, attack: Any, name: str) -> tuple[nn.Module, Sp
 
 class Foreign:
     """An attack that is not the course's: `attack(model, x, y)`, or bound to a model as
-    `attack(x, y)`."""
+    `attack(x, y)`, or foolbox's with its budget, functools.partial(attack, epsilons=8 / 255)."""
 
     def __init__(self, attack: Any) -> None:
+        if type(getattr(attack, "func", attack)).__module__.startswith("foolbox"):
+            attack = _of_foolbox(attack)
         self.attack = getattr(attack, "run_standard_evaluation", attack)
         if not callable(self.attack) or isinstance(self.attack, type):
             raise CourseError(f"The attack is {getattr(attack, '__name__', type(attack).__name__)};"
@@ -97,6 +99,20 @@ class Foreign:
                                      z.clamp(0, 1), z).to(x))
         self.farthest = max(self.farthest, float((z - x).abs().max()))
         return z
+
+
+def _of_foolbox(attack: Any) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
+    if not (keywords := getattr(attack, "keywords", {})).get("epsilons"):
+        raise CourseError("An attack of foolbox's needs its budget. Give functools.partial(attack, "
+                          "epsilons=8 / 255).")
+
+    def attacked(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        from foolbox import PyTorchModel
+
+        return attack(PyTorchModel(model, (0, 1), device=x.device), x, y)[1]  # within the budget
+
+    vars(attacked)["eps"] = keywords["epsilons"]
+    return attacked
 
 
 def judged(evaluated: Callable[[Any], Report], model: nn.Module, split: Split,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,16 @@ def test_c_torchattacks_goes_in_as_it_is(test: Split) -> None:
         attack = torchattacks.PGD(model, eps=8 / 255, steps=20)
         report = evaluate(model, test, attack, progress=False)
     assert report.eps == 8 / 255 and abs(report.rob.mean - quiet(model, test).rob.mean) <= 0.02
+
+
+def test_foolbox_goes_in_with_its_budget(test: Split) -> None:
+    foolbox = pytest.importorskip("foolbox", reason="`make test` installs foolbox")
+    model, attack = stored(), foolbox.attacks.LinfPGD(steps=20, rel_stepsize=1 / 4)
+    with left_alone(model):
+        report = evaluate(model, test, partial(attack, epsilons=8 / 255), progress=False)
+    assert report.eps == 8 / 255 and abs(report.rob.mean - quiet(model, test).rob.mean) <= 0.02
+    with pytest.raises(CourseError, match="needs its budget"):
+        evaluate(model, test, attack)
 
 
 BROKEN = Small()
