@@ -25,6 +25,17 @@ from tools.common import TEMPLATES
 
 PLUMBING = {"setup", "slider", "panel"}  # tags
 HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>', re.S)
+THIN = '<mspace width="0.167em" />'
+TEX = (  # and characters, as TeX has them
+    ('<mn mathvariant="double-struck">1</mn>', "<mn>&#x1D7D9;</mn>"),
+    ("&#x029F5;", "&#x02216;"),  # a backslash that few fonts have
+    ("<mo>arg</mo>", "<mi>arg</mi>"),  # `max` has the space between them
+    ("(</m(?:n|i|sub|sup)>)<mi>log</mi>", rf"\1{THIN}<mi>log</mi>"),
+    ("<mi>log</mi>(?!<mo)", f"<mi>log</mi>{THIN}"),
+    ('<mo(?: stretchy="false")?>(&#x0007C;|&#x02016;)',
+     r'<mo stretchy="false" lspace="0" rspace="0">\1'),
+    # a plus or minus after ( [ or = is a sign
+    ("(&#x000(?:28|5B|3D);</mo>)<mo>(&#x02212;|&#x0002B;)", r'\1<mo form="prefix">\2'))
 
 
 def mathml(tex: str, display: bool = False) -> str:
@@ -37,7 +48,8 @@ def mathml(tex: str, display: bool = False) -> str:
         plain = re.sub(r"\\(max|min|sup|inf)\s*_", r"\\\1\\limits_", plain)
     try:
         drawn = str(convert(plain, display="block" if display else "inline"))
-        drawn = drawn.replace("<mo>arg</mo>", "<mi>arg</mi>")  # `max` has the space between them
+        for pattern, new in TEX:
+            drawn = re.sub(pattern, new, drawn)
     except Exception:  # latex2mathml raises many kinds; a formula must never cost the page
         drawn = ""
     unknown = not drawn or re.search(r">\s*\\[a-zA-Z]", drawn)

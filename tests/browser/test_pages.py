@@ -93,8 +93,7 @@ def test_solutions_and_plumbing_are_folded(chrome: Browser, folder: Path, name: 
         code = shown.locator("details.solution:not([open]) pre")
         assert code.all_text_contents() == solutions and shown.locator("details[open]").count() == 0
         assert not any(one.is_visible() for one in code.all())
-        setup = shown.get_by_text("SAVE_TO_DRIVE = False")
-        assert setup.is_hidden()
+        assert (setup := shown.get_by_text("SAVE_TO_DRIVE = False")).is_hidden()
         shown.get_by_text("Set up: run me first").click()
         assert setup.is_visible()
 
