@@ -1,4 +1,4 @@
-// A click on a column's head sorts its table: numbers by value, empty cells last, again for the other order.
+// A click on a column's head sorts its table: numbers (of equally many decimals) by value, empty cells last; again for the other order.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
   heads.forEach((head, column) => {
@@ -11,8 +11,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
       head.setAttribute("aria-sort", up ? "ascending" : "descending");
       const text = row => row.cells[column].textContent.trim();
       body.append(...[...body.rows].sort((a, b) => {
-        const [s, t] = [text(a), text(b)], by = parseFloat(s) - parseFloat(t);
-        return !s - !t || (up ? 1 : -1) * (isNaN(by) ? s.localeCompare(t, "en", { numeric: true }) : by);
+        const [s, t] = [text(a), text(b)];
+        return !s - !t || (up ? 1 : -1) * s.localeCompare(t, "en", { numeric: true });
       }));
     };
   });
