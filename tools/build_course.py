@@ -4,19 +4,20 @@ tools.build_course"""
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
-from course_lib.errors import CourseError
-from course_lib.fairness import class_spreads
-from course_lib.tables import markdown
-from course_lib.zoo import load_reports, manifest
-from tools.common import BUILD, ToolError, results, sources, write
+from course_lib.tables import LEGEND, overview, results
+from course_lib.zoo import budget
+from tools.common import BUILD, ToolError, sources, write
+from tools.common import results as printed
 from tools.execute import executed
-from tools.pages import Summary, describe, elsewhere, index, page, reading_time, results_page
+from tools.pages import Summary, index, page, results_page, summary
+from tools.readme_results import results_table
 
 COURSE = BUILD / "course"
 
@@ -28,48 +29,57 @@ def attempt(source: Path, label: str) -> tuple[Summary, NotebookNode | None]:
     except CellExecutionError as error:
         print(f"\n{source.name} stopped at this cell:\n{error}", file=sys.stderr)
         return Summary(source.stem, source.stem, "", failed=f"{error.ename}: {error.evalue}"), None
-    title, blurb = describe(run.notebook, source.stem)
     if not run.fresh:
         print(f"{label}: nothing it depends on has changed", flush=True)
-    where, words = elsewhere(source.stem), reading_time(run.notebook)
-    return Summary(source.stem, title, blurb, run.seconds, run.fresh, reading=words,
-                   links=where), run.notebook
+    return summary(run.notebook, source.stem, run.seconds, run.fresh), run.notebook
 
 
 def build(chosen: list[Path], out: Path) -> list[Summary]:
     """Write a page for each notebook, and take away the pages of notebooks that are gone."""
     done = [attempt(source, f"[{n}/{len(chosen)}] {source.stem}") for n,
             source in enumerate(chosen, 1)]
-    everything = [summary for summary, _ in done]
-    for summary, notebook in done:
-        if notebook:
-            write(out / summary.page, page(notebook, summary, everything))
-    made = {summary.page for summary in everything if not summary.failed}
+    everything = write_pages(done, out)
+    made = {this.page for this in everything if not this.failed}
     for old in out.glob("[0-9][0-9]_*.html"):
         if old.name not in made:
             old.unlink()
     return everything
 
 
-def by_class() -> str:
-    """Robust error of every class of every stored recipe, mean over the seeds, one table a set of
-    classes."""
-    tables: dict[tuple[str, ...], list[list[str]]] = {}
-    for name in manifest():
-        with suppress(CourseError):  # a model without this report
-            reports = load_reports(name)
-            classes = reports[0].classes
-            means = [f"{100 * s.mean:.1f}" for s in class_spreads([r.rob for r in reports])]
-            tables.setdefault(classes, [["model", *classes]]).append([name, *means])
-    return "\n\n".join(markdown(lines, "model") for lines in tables.values())
+def write_pages(done: list[tuple[Summary, NotebookNode | None]], out: Path) -> list[Summary]:
+    everything = [this for this, _ in done]
+    for this, notebook in done:
+        if notebook:
+            write(out / this.page, page(notebook, this, everything))
+    return everything
+
+
+def write_index(everything: list[Summary], out: Path) -> None:
+    write(out / "results.html", results_page(LEGEND, tables()))
+    write(out / "index.html", index(everything, results_table()))
+
+
+def tables() -> Iterator[tuple[str, pd.DataFrame]]:
+    """All stored recipes: averages over the seeds, then PGD-20 at the smallest stored budget class
+    by class; a title and a table for each data set."""
+    for data, rows in sorted(overview().groupby("data"), key=lambda part: -len(part[1])):
+        yield (f"{data}: average and worst class",
+               rows.drop(columns=["data", "classes"]).dropna(axis="columns", how="all"))
+    rows = pd.DataFrame(results(level="class"))
+    rows = rows[rows["attack"].str.startswith("pgd20")]
+    rows = rows[rows["eps"] == rows.groupby(["data", "attack"])["eps"].transform("min")]
+    for (data, attack, eps), part in sorted(rows.groupby(["data", "attack", "eps"]),
+                                            key=lambda part: -len(part[1])):
+        means = part.groupby(["recipe", "class"], sort=False)["error"].mean().unstack()
+        yield (f"{data}: each class under {attack} at {budget(eps)}",
+               means.rename_axis(columns=None).reset_index(names="model"))
 
 
 def main() -> int:
-    everything, table = build(sources(), COURSE), results("--markdown")
-    write(COURSE / "results.html", results_page(table, by_class()))
-    write(COURSE / "index.html", index(everything, table))
-    print(f"\n{results()}", flush=True)
-    failed = [summary.stem for summary in everything if summary.failed]
+    everything = build(sources(), COURSE)
+    write_index(everything, COURSE)
+    print(f"\n{printed()}", flush=True)
+    failed = [this.stem for this in everything if this.failed]
     if failed:
         print(f"These notebooks stopped with an error: {', '.join(failed)}", file=sys.stderr)
     print(f"Open {COURSE / 'index.html'} in a browser.")

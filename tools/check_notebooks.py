@@ -17,8 +17,6 @@ from tools.common import ROOT, ToolError, sources
 from tools.notebooks import code_hash
 
 LARGEST = 1_000_000  # bytes: what a browser opens at once
-CHECKED = "NBVAL_CHECK_OUTPUT"
-TAG = "nbval-check-output"
 MACHINE = re.compile(
     r"(?<![\w.~/:-])/(?:home|root|Users|tmp|work|mnt|private|var|usr|opt|srv)/[\w.]|[A-Z]:\\Users")
 TEXTS = ("text/plain", "text/html", "text/markdown")
@@ -86,22 +84,6 @@ def machine_paths(notebook: NotebookNode) -> Iterator[str]:
                        f"{text[found.start() : found.start() + 40]!r}")
 
 
-def unchecked(notebook: NotebookNode) -> Iterator[str]:
-    """nbval compares only what is stored: a checked cell without a text says nothing."""
-    marked = [(cell, CHECKED in cell.source, TAG in cell.metadata.get("tags", []))
-              for cell in code_of(notebook)]
-    if any(comment and tag for _, comment, tag in marked):
-        yield (f"a cell has both the comment {CHECKED} and the tag {TAG}, which nbval warns of: "
-               "one is enough")
-    checked = [cell for cell, comment, tag in marked if comment or tag]
-    if not checked:
-        yield f"no cell is marked # {CHECKED}: let one print rounded figures and assert them"
-    for cell in checked:
-        if not any(text_of(output).strip() for output in cell.outputs):
-            yield (f"the cell {cell.source[:50]!r} is to be compared by nbval, but has no stored "
-                   "text to compare")
-
-
 def unseen(notebook: NotebookNode) -> Iterator[str]:
     """Every figure has a text for those who do not see it: alt="..." on the cell's first line in
     the source."""
@@ -155,8 +137,7 @@ def left_over(notebook: NotebookNode) -> Iterator[str]:
 def faults(notebook: NotebookNode, source: str, stem: str) -> list[str]:
     """Everything that is wrong with a notebook, given its source and its name."""
     found = [*unpaired(notebook, source), *set_up(notebook, source, stem)]
-    for check in (unexecuted, stale, bad_outputs, machine_paths, unchecked, unseen, disordered,
-                  left_over):
+    for check in (unexecuted, stale, bad_outputs, machine_paths, unseen, disordered, left_over):
         found += check(notebook)
     return found
 

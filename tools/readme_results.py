@@ -78,8 +78,9 @@ def results_table() -> str:
         pairs = [" / ".join(f"{float(row[f'{title} {which}'].split()[0]):.1f}"
                             for which in ("avg", "worst") if row[f"{title} {which}"])
                  for title in PAIRS.values()]
-        link = f"[{label}](notebooks/{pages[int(name[3])]}.ipynb)"
-        lines.append([link, row["seeds"], *pairs, row["n"]])
+        stem = pages.get(int(name[3]))
+        link = f"[{label}](notebooks/{stem}.ipynb)"
+        lines.append([link if stem else label, row["seeds"], *pairs, row["n"]])
     return markdown(lines, "model")
 
 

@@ -44,7 +44,6 @@ except OSError:
     print("no network, no data folder:", os.environ.get("COURSE_DATA"))
 
 # %%
-# NBVAL_CHECK_OUTPUT
 third = 1 / 3
 assert 0.3 < third < 0.4
 print(f"{third:.2f}")

@@ -98,8 +98,6 @@ MUTATIONS: dict[str, tuple[Callable[[NotebookNode], object], str]] = {
     "a missing count": (set_count(None), "execution counts"),
     "an unpaired edit": (edit_source, "differ"),
     "a cell gone": (lambda nb: nb.cells.pop(), "cells"),
-    "no output at a checked cell": (lambda nb: nb.cells[-1].__setitem__("outputs", []),
-                                    "no stored text"),
     "no alt text": (forget_alt, "alt text"),
     "a live widget": (add_widget, "live widget"),
     "widget state": (lambda nb: nb.metadata.__setitem__("widgets", {}), "metadata.widgets"),
@@ -126,9 +124,6 @@ def test_each_defect_is_found(name: str) -> None:
 
 
 def test_defects_of_the_source_are_found() -> None:
-    no_check = DEMO.replace("# NBVAL_CHECK_OUTPUT\n", "")
-    assert any("no cell is marked" in fault
-               for fault in faults(stored(good(), no_check, None), no_check, "00_demo"))
     elsewhere = addressed(DEMO, "00_demo", "https://github.com/someone/elsewhere")
     assert any("make notebooks" in fault for fault in faults(stored(good(), elsewhere, None),
         elsewhere, "00_demo"))
@@ -226,11 +221,10 @@ def sanitized(text: str) -> str:
 @pytest.mark.parametrize("source", MADE, ids=lambda source: source.stem)
 def test_no_digit_of_a_checked_output_is_hidden_from_nbval(source: Path) -> None:
     """What the sanitizer takes out cannot be compared: it must not take a figure. Every digit is
-    changed in turn."""
-    cells = [c for c in nbformat.read(source.with_suffix(".ipynb"), as_version=4).cells
-             if c.cell_type == "code"]
-    marked = [c for c in cells if "NBVAL_CHECK_OUTPUT" in c.source
-              or "nbval-check-output" in c.metadata.get("tags", [])]
+    changed in turn. Only the hours that a training takes may differ."""
+    marked = [c for c in nbformat.read(source.with_suffix(".ipynb"), as_version=4).cells
+              if c.cell_type == "code" and "nbval-ignore-output" not in c.metadata.get("tags", [])
+              and ".how_long(" not in c.source]
     lines = [line for cell in marked for output in cell.outputs
              for line in text_of(output).splitlines()]
     assert sum(c.isdigit() for line in lines for c in line) > 20, "figures to compare"
@@ -239,18 +233,3 @@ def test_no_digit_of_a_checked_output_is_hidden_from_nbval(source: Path) -> None
             other = f"{line[:at]}{(int(line[at]) + 1) % 10}{line[at + 1 :]}"
             assert sanitized(other) != sanitized(
                 line), f"{line!r}: the digit at {at} may change and nbval would not see it"
-
-
-def is_live(code: str) -> bool:
-    """Does the cell compute what it prints from a model or a training of this very run?"""
-    return bool(re.search(r"\b(fit|evaluate|under|run_recipe)\(|\bmodel\(|\battack\(", code))
-
-
-@pytest.mark.parametrize("source", MADE, ids=lambda source: source.stem)
-def test_outputs_are_compared_only_where_figures_come_from_stored_reports(source: Path) -> None:
-    """A figure of a live computation differs in the last digit on another CPU: such a cell asserts
-    a band instead."""
-    for cell in nbformat.read(source.with_suffix(".ipynb"), as_version=4).cells:
-        if cell.cell_type == "code" and ("NBVAL_CHECK_OUTPUT" in cell.source
-                                         or "nbval-check-output" in cell.metadata.get("tags", [])):
-            assert not is_live(cell.source), cell.source[:200]

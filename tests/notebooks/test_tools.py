@@ -99,7 +99,7 @@ def test_a_page_needs_no_network_and_shows_formulas(built: Path) -> None:
     assert 'alt="A line that rises from 0 to 2"' in html
     assert '<a href="#What-you-will-learn">What you will learn</a>' in html
     assert "<td>Shirt</td>" in html
-    assert "Colab" not in html, "the badges are for the notebook only"
+    assert "copy of the course. In Colab" not in html, "the badges are for the notebook only"
 
 
 def test_a_formula_that_cannot_be_read_stays_readable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,13 +119,26 @@ def test_the_formulas_of_the_course_can_be_read(tex: str) -> None:
         assert drawn.startswith("<math") and "\\" not in drawn and "(1)" not in drawn
 
 
+@pytest.mark.parametrize(("source", "tag", "first", "rest"), [
+    ("import a\nfrom b import (\n    c)\n\nd = 1", "none", "import a", "d = 1"),
+    ("import a\nimport b\nd = 1", "none", "", "import a\nimport b\nd = 1"),
+    ("d = 1\nimport a\nimport b\nimport c", "none", "", "d = 1\nimport a\nimport b\nimport c"),
+    ("# @title Choose\nx = 1\ny = 2", "none", "# @title Choose", ""),
+    ("@interact(k=3)\ndef f(k):\n    g(k)", "slider", "@interact(k=3)", ""),
+    ("# @title Solution\nx = 1\ny = 2", "solution", "", "x = 1\ny = 2")])
+def test_only_plumbing_is_folded(source: str, tag: str, first: str, rest: str) -> None:
+    fold = pages.folded(new_code_cell(source, metadata={"tags": [tag]})).metadata["fold"]
+    assert (fold["first"], fold["rest"]) == (first, rest)
+    assert fold["title"] == ("Solution" if tag == "solution" else "")
+
+
 def test_the_index_shows_every_notebook_and_the_results(built: Path) -> None:
     done = [pages.Summary("00_demo", "0 · Demo $x$", "What it **shows**", 95.0),
             pages.Summary("01_b", "01_b", "", failed="NameError: <x>")]
-    html = pages.index(done, "| model | error |\n|---|---:|\n| natural | 11.5 |")
+    html = pages.index(done, "| model | error |\n|---|---:|\n| [n](notebooks/01_b.ipynb) | 11.5 |")
     assert ('<a href="00_demo.html">0 · Demo <math' in html and "<strong>shows</strong>" in html
             and "2 min" in html)
-    assert "01_b.html" not in html and "NameError: &lt;x&gt;" in html
+    assert html.count('"01_b.html"') == 1 and "NameError: &lt;x&gt;" in html
     assert re.search(r"<td[^>]*>11.5</td>", html)
 
 
