@@ -130,7 +130,7 @@ pd.DataFrame({f"BAT − {rival}": [paper.words(spread(BAT, *e, minus=MODELS[riva
 #   standard error, and hardly differs in robust error.
 #
 # **Equal terms.** All methods have the same network, training images, and number of
-# epochs. Each had four trials on validation images; test images were used only at the
+# epochs. Each had four trials on validation images. Test images were used only at the
 # end. Three of FRL's terms differ. It trains in two parts, a hot start and then FRL,
 # with a learning rate schedule for each. Its trials were judged at their own budgets,
 # not at 8/255. And it looks at the validation errors in each epoch, because that is how
@@ -200,7 +200,7 @@ def cross(image="Shirt", t=K):
     plots.show(left)
 
 # %% [markdown]
-# The attacked image hardly changes to the eye. Its class changes at $x_a$.
+# To the eye, the attacked image hardly changes. Its predicted class changes at $x_a$.
 #
 # **By hand:** the pair, as in the paper's Algorithm 1: look for the first wrong
 # iterate.
@@ -420,8 +420,8 @@ assert max(moved, key=moved.get) == "T-shirt/top"
 # BAT balances the classes in two ways. **Source:** is every class equally hard to
 # attack? **Target:** do mistakes end in all classes equally often? Both can be read
 # from the *adversarial confusion matrix*. Rows are the true classes, columns the
-# predictions, in percent. The diagonal shows which classes are lost, the columns where
-# they go. Move `t` along the attack.
+# predictions, in percent. The diagonal shows which classes are lost, the columns which
+# classes they are taken for. Move `t` along the attack.
 
 # %% tags=["slider", "nbval-ignore-output"]
 from course_lib import diagnostics as diag
@@ -640,7 +640,7 @@ pd.DataFrame(rows, [*(error for error, _ in CLAIMS), "Worst Rob, AutoAttack"],
 # **The verdict: half confirmed.** BAT helps the worst class compared with PGD-AT and
 # TRADES, but it costs average robustness, and FRL helps the worst class far more.
 #
-# **Where to go next.** So far a class was unfair to a class. 05_scores measures
-# unfairness in four other ways, among them towards groups of people. 08_contest
+# **Where to go next.** So far, unfairness was between classes of images. 05_scores
+# measures it in four other ways, one of them between groups of people. 08_contest
 # compares all methods under both attacks, and 07_explore shows every stored model under
 # your own sliders.

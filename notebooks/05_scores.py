@@ -14,9 +14,9 @@
 # %% [markdown]
 # # 05 · Four scores of unfairness (CAU, CRU, LUF, EOU)
 #
-# **The finding.** A paper claims that adversarial training raises all four scores of unfairness. With three seeds, five of the fourteen
-# differences that it prints are clearly above zero: four concern robustness on CIFAR-10, and the fifth comes from models that gave up a
-# class. The other nine are *inconclusive*: their intervals hold zero.
+# **The finding.** A paper claims that adversarial training raises all four scores of unfairness. With three seeds, five of the fourteen differences
+# that it prints are clearly above zero: four concern robustness on CIFAR-10, and the fifth comes from models that are wrong on most of one class. The
+# other nine are *inconclusive*: their intervals contain zero.
 
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
@@ -140,8 +140,8 @@ online = judged[judged["recipe"].str.endswith("robust")].drop(columns=["recipe",
 judged[judged["figure"] == "CAU"].drop(columns=["figure", "sd"])
 
 # %% [markdown]
-# On CIFAR-10 the interval holds zero. On Adult the difference is far above zero. But an average can hide that the seeds have nothing in
-# common, so here are Adult's three robust models one by one (standard error in percent):
+# On CIFAR-10 the interval contains zero. On Adult the difference is far above zero. But an average can hide that the seeds have nothing in common, so
+# here are Adult's three robust models one by one (standard error in percent):
 
 # %% tags=["nbval-check-output"]
 by_seed = tables.results("scores/adult-*", attack="pgd20-adult", eps=10, level="class")
@@ -151,13 +151,13 @@ assert (by_seed.max(axis=1) > 50).groupby("recipe").sum().tolist() == [3, 0, 0]
 by_seed.loc["scores/adult-robust"].rename_axis(None, axis=1).round(1)
 
 # %% [markdown]
-# Every one is wrong on more than half of a class, and not always of the same class. Their CAU is large because the training failed (section 4
-# shows what the attack asked of them), so the "higher" is a statement about failed models.
+# Each of them is wrong on more than half of one class, and it is not always the same class. Their CAU is large because the training failed (section 4
+# shows how strong the attack was). So "higher" is a statement about failed models.
 #
 # ### Trap 1 · An attack that is none
 #
-# The paper's robust models are *more* accurate under attack than on clean data: 83.12 against 72.43 % on CIFAR-10, 96.37 against 79.37 % on
-# Adult. That cannot be. An attacker may leave the image as it is, so what is wrong stays wrong:
+# The paper's robust models are *more* accurate under attack than on clean data: 83.12 against 72.43 % on CIFAR-10, 96.37 against 79.37 % on Adult.
+# That cannot be. An attacker may leave the image as it is, so a wrong image stays wrong:
 #
 # $$\min_{x' \in B(x, \varepsilon)} \mathbb{1}[\arg\max f(x') = y] \ \le\ \mathbb{1}[\arg\max f(x) = y]$$
 #
@@ -174,8 +174,8 @@ assert (copies < nat).tolist() == [True, False] and (rob > nat).all()
 mean.rename_axis(None).rename_axis(None, axis=1).round(1)
 
 # %% [markdown]
-# On Adult our models show the paper's effect on copies, and the opposite under an attack on the model itself. A copy was moved *away from its
-# label*, and a model can learn to read that movement. On CIFAR-10 our models do not read it, and the paper's figure stays unexplained.
+# On Adult our models show the paper's effect on copies, and the opposite under an attack on the model itself. A copy was moved *away from its label*,
+# and a model can learn to recognise that movement. On CIFAR-10 our models do not recognise it, and we cannot explain the paper's figure.
 #
 # **Control.** A robust model of Fashion-MNIST, against examples made for another model and for itself:
 
@@ -248,8 +248,8 @@ assert level.mean > 0.89
 online[online["figure"].str.startswith("CRU_s")]
 
 # %% [markdown]
-# On CIFAR-10 the claim holds at each budget. Trap 3 has a part in it: the attack succeeds on about nine tenths of the standard model's images,
-# which leaves it little range. On Adult the seeds differ too much for a verdict.
+# On CIFAR-10 the claim holds at each budget. Trap 3 plays a part: the attack succeeds on about nine tenths of the standard model's images, which
+# leaves little range. On Adult the seeds differ too much for a verdict.
 #
 # ## 3 · CRU_eps: the distance to the nearest adversarial example
 #
@@ -336,7 +336,7 @@ for cap, least_ratio, most_ratio in ((8, 1, 1.25), (32, 1.5, 1.6)):
 online[online["figure"].str.endswith(")")]
 
 # %% [markdown]
-# On CIFAR-10 the score is higher in the robust model, as the paper says; the interval just clears zero. On Adult it is inconclusive.
+# On CIFAR-10 the score is higher in the robust model, as the paper says, but the interval only just excludes zero. On Adult it is inconclusive.
 #
 # ## 4 · What an attack on a table means
 #
@@ -352,8 +352,8 @@ chosen = ["age", "hours-per-week", "education", "marital-status", "race", "sex"]
 share[["capital-gain", *chosen]].to_frame("%").T
 
 # %% [markdown]
-# So an attack may replace a person's sex, race and marriage. One person whom it turns around, and **a control**: with all words held fixed the
-# attack on numbers alone wins less often, but still wins.
+# So an attack may replace a person's sex, race and marital status. The table below shows one person whose prediction changes. **Control:** if all
+# words are fixed, the attack on the numbers succeeds less often, but it still succeeds.
 
 # %%
 adult, judge = load("adult"), load_model("scores/adult-standard")
@@ -438,8 +438,9 @@ plots.show(plots.strips(labelled, plots.axes(None, 8, 2.5),
                         xlabel="predictions that one training changes (%)"))
 
 # %% [markdown]
-# On Fashion-MNIST one example of 48,000 changes less than a tenth of a percent of the predictions. On CIFAR-10 another seed alone changes more
-# than twenty percent, most of the paper's 29 %. What does a missing example add to another seed? Is LUF higher in the robust model?
+# On Fashion-MNIST one example of 48,000 changes less than a tenth of a percent of the predictions. On CIFAR-10 another seed alone changes more than
+# twenty percent, most of the paper's 29 %. Two questions remain. Does leaving out an example add to the effect of another seed? Is LUF higher in the
+# robust model?
 
 # %% tags=["nbval-check-output"]
 def minus(kind, design, *other):
@@ -457,8 +458,8 @@ for design in ("unpaired", "paired"):
     assert minus("robust", design, "standard", design) == "lower"
 
 # %% [markdown]
-# A missing example adds nothing measurable to another seed. On Fashion-MNIST the robust trainings repeat themselves *better* than the standard
-# ones, the reverse of the claim; on CIFAR-10 the difference is inconclusive.
+# Leaving out an example adds nothing measurable to the effect of another seed. On Fashion-MNIST the predictions of robust trainings change *less*
+# than those of standard ones, the reverse of the claim. On CIFAR-10 the difference is inconclusive.
 #
 # ### Exercise 1 · LUF three times
 #
@@ -529,8 +530,8 @@ for label, ax in enumerate(axs):
 plots.show(ax)
 
 # %% [markdown]
-# With label 0 (at most 50K) the races differ by more than chance. With label 1 the smallest group is tiny, and shuffled groups give such a range
-# as often as not. The interval over seeds does not see this: all seeds are tested on the same people. **Judged:**
+# With label 0 (at most 50K) the races differ by more than chance. With label 1 the smallest group is tiny, and shuffled groups often give such a
+# range. The interval over seeds does not include this uncertainty, because all seeds are tested on the same people. **Judged:**
 
 # %% tags=["nbval-check-output"]
 online[online["figure"].str.startswith("EOU")]
@@ -578,8 +579,8 @@ ax.axvline(0, color="0.4", lw=1)
 plots.show(ax)
 
 # %% [markdown]
-# Every one of them lowers CAU; only FRL (`reweight-remargin-05`) lowers all four scores. A smaller range may be bought with a worse average, so
-# read it beside the averages of notebook 04.
+# Every one of them lowers CAU; only FRL (`reweight-remargin-05`) lowers all four scores. A smaller range may come with a worse average, so read it
+# beside the averages of notebook 04.
 #
 # ## 8 · Train it yourself
 #

@@ -17,8 +17,8 @@
 # **What you see first.** An attack turns a sneaker into a sandal for the naturally trained network, within a few small steps. More than half of all
 # sneakers are taken for sandals in this way. The adversarially trained network stays with *Sneaker* to the end.
 #
-# Below, every model of the course is under your own sliders: which classes an attack takes, what it turns them into, and how soon.
-# **You need** notebook 00. **Time:** a figure within fifteen seconds, then as long as you like.
+# Below you can explore every model of the course: which classes an attack succeeds on, what it turns them into, and how soon. **You need**
+# notebook 00. **Time:** a figure within fifteen seconds, then as long as you like.
 
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
