@@ -324,8 +324,7 @@ assert trained.nat.mean > natural.nat.mean  # robustness has its price ...
 assert trained.rob.mean < natural.rob.mean  # ... and this is what it buys
 
 # %% [markdown]
-# The robust error falls, and the standard error rises. For which classes? That is the
-# question of the next notebook.
+# The robust error falls, and the standard error rises. Notebook 01 shows for which classes.
 #
 # ### When the connection breaks
 #

@@ -474,7 +474,7 @@ def grid(scheme="the report's", error="standard"):
 # | multipliers | add up from 0 | add up from 0, sum at most 0.5 | start anew in every batch |
 # | multiplier to weight | Lagrangian | Lagrangian | softmax(1 + α γ) |
 # | fairness measured on | validation data | 300 held-out images per class | 2,100 images, on which the hot start was trained |
-# | boundary error | a right image becomes wrong | robust minus standard | any changed prediction |
+# | boundary error | a correctly classified image becomes wrong | robust minus standard | any changed prediction |
 # | boundary loss | KL | β KL, β = 1.5 | cross-entropy with the clean prediction |
 # | budget in training | 8/255 | 8/255 | 16/255 |
 # | test images | 10,000 | 10,000 | the first 3,000 |

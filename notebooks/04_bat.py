@@ -512,7 +512,7 @@ assert lesson.check("04.columns", unevenness_of_solution)
 #
 # Again each cell is **the paper's figure / ours**, in percent under PGD-20. *FRL* is
 # Reweight and Remargin together, with its tolerance τ. The paper has one row for BAT.
-# Its figures come from its code, so they stand beside *BAT (code)*.
+# Its figures come from its code, so they are shown beside *BAT (code)*.
 #
 # In Table 3, FAT trains on the first wrong iterate (later in training on the second and
 # third), and GAIRAT weights images by how many iterates are right. Table 4 is PGD-AT

@@ -161,8 +161,8 @@ by_seed.loc["scores/adult-robust"].rename_axis(None, axis=1).round(1)
 #
 # $$\min_{x' \in B(x, \varepsilon)} \mathbb{1}[\arg\max f(x') = y] \ \le\ \mathbb{1}[\arg\max f(x) = y]$$
 #
-# Probably the paper evaluated *static copies* of the test set, made to fool the standard model. We did both. Errors of our static models
-# in percent (*robust* is under an attack on the model itself):
+# Probably the paper evaluated *static copies* of the test set, made to fool the standard model. We measure both ways. Errors of our static models in
+# percent (*robust* is under an attack on the model itself):
 
 # %% tags=["nbval-check-output"]
 rows = pd.concat(f("scores/*-static") for f in (tables.score_results, tables.results))
@@ -190,7 +190,7 @@ print(*(f"{label}: {share:.1%} right" for label, share in kept.items()), sep="; 
 # %% [markdown]
 # ## 2 · CRU_s: the attack's success
 #
-# Of the $n_c$ images of class $c$, $w_c$ are wrong when clean and $a_c$ under attack (those that were wrong before included):
+# Of the $n_c$ images of class $c$, $w_c$ are wrong when clean and $a_c$ under attack (including those that are wrong when clean):
 #
 # $$\mathrm{CRU}_s(\varepsilon) = \max_c s_c - \min_c s_c, \qquad
 # s_c = \frac{a_c}{n_c} \quad\text{or}\quad s_c = \frac{a_c - w_c}{n_c - w_c}$$
@@ -230,10 +230,10 @@ def success_rates(eps=8, correct_only=False):
 # %% [markdown]
 # <details><summary>What happens, and why (open it when you have tried)</summary>
 #
-# At 8/255 the natural model has the larger range, at 16/255 the robust one. The range of the natural model shrinks at large budgets because
-# the attack then succeeds on nearly everything: all classes are equally lost. This is **trap 3: a small range may mean that nothing is left
-# to be unfair about**. Always look at the level beside the range. The denominator matters as well: at 4/255 the robust model looks less fair
-# if all images count, and much fairer if only those count that were right. Most of its range is its standard error.
+# At 8/255 the natural model has the larger range, at 16/255 the robust one. The range of the natural model shrinks at large budgets because the
+# attack then succeeds on nearly everything: all classes are equally lost. This is **trap 3: a small range may mean that nothing is left to be unfair
+# about**. Always look at the level beside the range. The denominator matters as well: at 4/255 the robust model looks less fair if all images count,
+# and much fairer if only images count that are right when clean. Most of its range is its standard error.
 # </details>
 #
 # **Judged**, over all images:
@@ -463,8 +463,8 @@ for design in ("unpaired", "paired"):
 #
 # ### Exercise 1 · LUF three times
 #
-# `whole` holds the probabilities of the model of all examples, [X, C]; `without` those of the models that lack one, [L, X, C]. Return LUF,
-# LUF_t and LUF_l (`lesson.hint("05.luf")` gives a hint).
+# `whole` holds the probabilities of the model trained on all examples, [X, C]; `without` holds those of the models trained without one of them, [L,
+# X, C]. Return LUF, LUF_t and LUF_l (`lesson.hint("05.luf")` gives a hint).
 
 # %% tags=["exercise"]
 def three_lufs(whole, without):

@@ -355,9 +355,9 @@ ax = plots.lines(range(1, 601), paths, xlabel="epoch", ylabel="robust gap (point
 plots.show(ax, "The gap under τ = 0.02 falls, then grows beyond that under 0.05")
 
 # %% [markdown]
-# **Larger.** τ = 0.07 and 0.05 are met exactly. Under 0.02 the natural multiplier soon reaches its cap (`lim`). The boundary multiplier,
-# which pulls for the *easy* class, goes on growing and moves the threshold back: 0.02 ends less fair than 0.05. The update is the
-# course's `FRL.update`; only the network is replaced by the best threshold.
+# **Larger.** τ = 0.07 and 0.05 are met exactly. Under 0.02 the natural multiplier soon reaches its cap (`lim`). The boundary multiplier, which
+# favours the *easy* class, keeps growing and moves the threshold back: 0.02 ends less fair than 0.05. The update is the course's `FRL.update`; only
+# the network is replaced by the best threshold.
 #
 # ## 8 · Who should get the larger margin?
 #
@@ -399,8 +399,8 @@ def margins(eps=0.2):
     plots.show(ax, "The hard class's robust error over its own and the other margin")
 
 # %% [markdown]
-# On which side do our networks stand? Robust errors at 8/255 of Shirt (Fashion-MNIST) and cat (CIFAR-10), on test images in place of
-# training images. Whiskers are 95 % intervals over five seeds; CIFAR-10 has one.
+# On which side are our networks? Robust errors at 8/255 of Shirt (Fashion-MNIST) and cat (CIFAR-10), on test images in place of training images.
+# Whiskers are 95 % intervals over five seeds; CIFAR-10 has one.
 
 # %%
 from course_lib.fairness import Spread

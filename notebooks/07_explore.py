@@ -15,7 +15,7 @@
 # # 07 · Explore
 #
 # **What you see first.** An attack turns a sneaker into a sandal for the naturally trained network, within a few small steps. More than half of all
-# sneakers are taken for sandals in this way. The adversarially trained network stays with *Sneaker* to the end.
+# sneakers are taken for sandals in this way. The adversarially trained network predicts *Sneaker* to the end.
 #
 # Below you can explore every model of the course: which classes an attack succeeds on, what it turns them into, and how soon. **You need**
 # notebook 00. **Time:** a figure within fifteen seconds, then as long as you like.
@@ -177,7 +177,8 @@ plots.show(explorer.look("confusion", "exp1/pgd-at", "exp1/natural", eps=16).ax)
 # %% [markdown]
 # <details><summary>Discussion</summary>
 #
-# No. More than nine in ten lost tops and dresses stay among themselves, and so it is with shoes. An attack pushes an image over the nearest boundary.
+# No. More than nine in ten lost tops and dresses are taken for another top or dress, and the same holds for shoes. An attack pushes an image over the
+# nearest boundary.
 # </details>
 #
 # ### Who is lost, and to whom?
