@@ -495,9 +495,10 @@ for label, words in (("control", EVEN), ("changed", CHANGED)):
               optim=Optim("adam", 5e-4, 60), seed=0, validate=validate, progress=False)
     reports[label] = evaluate(run.model, data.test.per_class(200), PGD(steps=10),
                               progress=False)
-plots.show(plots.class_bars(reports, plots.axes(None, 7.6, 2.7)))
-margins = pd.DataFrame({"margin": run.history[-1]["state"]["margin"]}, classes)
-margins.nlargest(5, "margin").round(2).T
+plots.show(plots.class_bars(reports, plots.axes(None, 7.6, 2.3)))
+margins = {"margin": run.history[-1]["state"]["margin"]}
+ax = plots.axes(None, 7.6, 1.5)
+plots.show(plots.bars(margins, classes, ax, ylabel="margin (× ε)", scale=1))
 
 # %% [markdown]
 # <details><summary>Discussion</summary>
