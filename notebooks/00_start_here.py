@@ -15,8 +15,8 @@
 # # 00 · Start here
 #
 # **The finding.** A change that you can hardly see turns a sneaker into a sandal for a
-# well-trained network. The same attack takes almost every sneaker, but few bags and
-# trousers. One average error hides such differences between classes.
+# well-trained network. The same attack succeeds on almost every sneaker, but on few bags
+# and trousers. One average error hides such differences between classes.
 #
 # **You will learn** what an adversarial example is and how projected gradient descent (PGD)
 # finds one; what standard and robust errors per class show; how to train a network against
@@ -93,7 +93,7 @@ first = torch.tensor([int((test.y == c).nonzero()[0]) for c in range(len(classes
 plots.show(plots.images(test.images(first), titles=classes, columns=5))
 
 # %% [markdown]
-# T-shirt, pullover, coat and shirt look alike, even to us. Keep that in mind.
+# T-shirt, pullover, coat and shirt look alike, even to us. This will matter later.
 #
 # ## 2 · A model and its probabilities
 #
@@ -263,19 +263,19 @@ assert lesson.check("00.crossing", first_wrong_solution)
 #
 # One sneaker proves nothing, so back to the first figure. The **standard error** of a class
 # is the share of its images that the model gets wrong as they are. The **robust error** is
-# the share that it gets wrong as they are or under attack. Their difference is what the
-# attack takes, the **boundary error**. For one of the five networks:
+# the share that it gets wrong as they are or under attack. Their difference, the **boundary
+# error**, is what the attack adds. For one of the five networks:
 
-# %% tags=["nbval-check-output"]
+# %%
 table = reports[0].frame().sort_values("boundary", ascending=False)
 assert [*table["class"][:1], *table["class"][-2:]] == ["Sneaker", "Bag", "Trouser"]
 table
 
 # %% [markdown]
-# The standard error does not show who is in danger. Sneaker is among the easiest classes,
-# and the attack takes more from it than from any other. The intervals in the first figure
-# are narrow, so chance in training does not explain the differences. This course asks how a
-# defence should treat its classes.
+# The standard error does not show which classes are at risk. Sneaker is among the easiest
+# classes, and the attack adds more error to it than to any other. The intervals in the
+# first figure are narrow, so chance in training does not explain the differences. The
+# question of this course is how a defence treats the classes.
 #
 # ## 6 · Train a network against the attack
 #
@@ -283,10 +283,10 @@ table
 #
 # $$\min_f \quad \frac{1}{n} \sum_i \max_{z \in B(x_i, \varepsilon)} L(f(z), y_i)$$
 #
-# PGD looks for the inner maximum. We train on a small part of the training set for a moment.
-# `FULL` trains 15 epochs on 6,000 images instead of 6 on 2,000, which is 7.5 times as much
-# work: about half a minute on a free machine. It keeps its checkpoints in the results
-# folder. A GPU does not help with so small a network.
+# PGD looks for the inner maximum. We train for a moment, on a small part of the training
+# set. `FULL` trains 15 epochs on 6,000 images instead of 6 epochs on 2,000. This is 7.5
+# times as much work, about half a minute on an idle machine. Its checkpoints are kept in
+# the results folder. A GPU does not help with so small a network.
 
 # %% cellView="form"
 # @title How much?
@@ -324,8 +324,7 @@ assert trained.nat.mean > natural.nat.mean  # robustness has its price ...
 assert trained.rob.mean < natural.rob.mean  # ... and this is what it buys
 
 # %% [markdown]
-# The robust error falls, and the standard error rises. For which classes? That is the
-# question of the next notebook.
+# The robust error falls, and the standard error rises. Notebook 01 shows for which classes.
 #
 # ### When the connection breaks
 #
@@ -368,7 +367,7 @@ assert all(torch.equal(old[name], new[name]) for name in old)  # equal to the la
 #
 # Errors of the five natural networks in percent, with 95 % intervals over seeds.
 
-# %% tags=["nbval-check-output"]
+# %%
 import pandas as pd
 
 from course_lib.tables import interval, spread

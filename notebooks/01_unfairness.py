@@ -14,8 +14,8 @@
 # %% [markdown]
 # # 01 · Is adversarial training unfair?
 #
-# Adversarial training makes every class of Fashion-MNIST more robust, but it does not treat them equally: Experiment 1 of the
-# reproduction report, with five seeds of each model.
+# Adversarial training makes every class of Fashion-MNIST more robust, but it does not treat them equally: Experiment 1 of the reproduction report,
+# with five seeds per model.
 #
 # **The finding.** Shirt was the hardest class before, and it pays most: adversarial training raises its standard error by 15.6 points,
 # and that of the other nine classes by 0.6 points on average. The gap between the worst and the best class grows in standard error.
@@ -76,9 +76,9 @@ plots.show(plots.side_by_side({"(a) natural": at_16["natural"],
 # The report's Figure 1 with our models: natural training (a) beside adversarial training (b). PGD-20 has the budget 16/255. Bars are
 # means over five seeds, whiskers 95 % intervals.
 #
-# **You will learn** to measure standard, robust and boundary errors per class; to test a claim about classes against a null that can
-# fail; and to read a correlation over ten classes. **You need** notebook 00 (what PGD is, and training against it) and the idea of a
-# confidence interval. **Time:** half an hour to read, half a minute to run.
+# **You will learn** to measure standard, robust and boundary errors per class; to test a claim about classes against a null hypothesis; and to read a
+# correlation over ten classes. **You need** notebook 00 (PGD, and training against it) and the idea of a confidence interval. **Time:** half an hour
+# to read, half a minute to run.
 #
 # ## 1 · Errors per class
 #
@@ -91,8 +91,8 @@ plots.show(plots.side_by_side({"(a) natural": at_16["natural"],
 #
 # $$\mathrm{err}_{\mathrm{bndy}}(c) = \mathrm{err}_{\mathrm{rob}}(c) - \mathrm{err}_{\mathrm{nat}}(c)$$
 #
-# The boundary error is what the attack adds. Such images are right, but close to the boundary of their class. By hand, on 20 images per
-# class:
+# The boundary error is what the attack adds. Such images are classified correctly, but they are close to the boundary of their class. By hand, on 20
+# images per class:
 
 # %%
 import numpy as np
@@ -206,12 +206,12 @@ def figure_1(eps=8, trained="half attacked"):
     print("Worst minus best class under attack:", *gaps)
 
 # %% [markdown]
-# Is the inequality larger than chance? The measure is the gap: the worst minus the best class, in points, with its 95 % interval over
-# seeds. A gap is never below zero, so zero is no null hypothesis. The null is *ten equally hard classes*: each class's number of errors is
-# binomial with the average error, on 1,000 images. Its gap exceeds the value in the column *chance* one time in twenty (average error of
-# the half attacked networks).
+# Is the inequality larger than chance? The measure is the gap: the worst minus the best class, in points, with its 95 % interval over seeds. A gap is
+# never below zero, so zero is no null hypothesis. The null is *ten equally hard classes*: each class's number of errors is binomial with the average
+# error, on 1,000 images. Its gap exceeds the value in the column *chance* one time in twenty. The average error is that of the half attacked
+# networks.
 
-# %% tags=["nbval-check-output"]
+# %%
 import pandas as pd
 
 from course_lib.fairness import Spread
@@ -247,9 +247,9 @@ claim_1
 #
 # <details><summary>Discussion</summary>
 #
-# It looks fairer without an attack and again at large budgets. Without an attack it really is fairer. At large budgets it has lost
-# almost every image of every class: nothing is left that could be unequal. The gap is small because the best class is bad, not because the
-# worst class is good. A gap has to be read beside the worst class and the average.
+# It looks fairer without an attack and again at large budgets. Without an attack it really is fairer. At large budgets almost every image of every
+# class is lost, so nothing is left that could be unequal. The gap is small because the best class is bad, not because the worst class is good. A gap
+# has to be read beside the worst class and the average.
 # </details>
 #
 # The average and one line per class, over the budget:
@@ -278,7 +278,7 @@ for ax, label in ((right, "all attacked"), (left, "half attacked")):
 right.set_ylabel("")
 plots.show(right)
 
-# %% tags=["nbval-check-output"]
+# %%
 found = {c: spread(HALF, "nat", c, minus=NAT) for c in classes}
 rest = np.mean([s.mean for c, s in found.items() if c != "Shirt"])
 assert f"{100 * found['Shirt'].mean:.1f} {100 * rest:.1f}" == "15.6 0.6"
@@ -295,7 +295,7 @@ for name, said in (("Shirt", ""), ("T-shirt/top", f"You predicted: {t_shirt or '
 # share of 2,000 permutations with an $r$ at least as large. The claim predicts $r > 0$ in every row.
 
 
-# %% tags=["nbval-check-output"]
+# %%
 def relation(u, v):
     # r = sum (u - mean u)(v - mean v) / sqrt( sum (u - mean u)^2 sum (v - mean v)^2 )
     u, v = ((w - w.mean()) / np.sqrt(((w - w.mean()) ** 2).sum()) for w in (u, v))
@@ -316,7 +316,7 @@ claim_2 = pd.DataFrame(rows, ["r", "p", "r without Shirt", "p without Shirt"]).T
 claim_2.round(2)
 
 # %% [markdown]
-# **Claim 2 holds for the hardest class; as a rule it does not hold everywhere.**
+# **Claim 2 holds for the hardest class, but not as a general rule.**
 #
 # - *Standard error*: the relation is beyond chance with Shirt, and within chance without it. A single class can produce a high $r$.
 #   T-shirt/top, which is hard too, even gains.
@@ -336,8 +336,8 @@ print("Without Shirt, beyond chance: no. You predicted:", rule or "–")
 # %% [markdown]
 # ## 5 · "Does not exist in naturally trained models"
 #
-# The abstract of the FRL paper says so of such disparity. The paper worked with a ResNet-18 on CIFAR-10. If all classes were equally
-# hard, each error would be the average, give or take the chance of 1,000 images: the grey band.
+# The abstract of the FRL paper says this about disparity between classes. The paper worked with a ResNet-18 on CIFAR-10. If all classes were equally
+# hard, their errors would differ only because 1,000 images are a sample: nearly all would be in the grey band.
 
 # %%
 p = hard.mean()
@@ -373,9 +373,9 @@ assert lesson.check("01.chance", half_width_solution)
 # %% [markdown]
 # ## 6 · Which classes are confused
 #
-# Of 1,000 shirts and of 1,000 T-shirts without an attack: how many does each model (seed 0) take for what?
+# The table shows how each model (seed 0) classifies 1,000 shirts and 1,000 T-shirts without an attack.
 
-# %% tags=["nbval-check-output"]
+# %%
 counts = {}
 for name in ("Shirt", "T-shirt/top"):
     mine = test.y == classes.index(name)
@@ -387,8 +387,8 @@ assert confused.loc["T-shirt/top", "Shirt"].is_monotonic_increasing
 confused
 
 # %% [markdown]
-# Adversarial training moves the boundary between the two classes into Shirt: more shirts are taken for T-shirts, and fewer T-shirts for
-# shirts. What T-shirt/top gains, Shirt pays for. Would you have known these shirts?
+# Adversarial training moves the boundary between the two classes into Shirt: more shirts are taken for T-shirts, and fewer T-shirts for shirts.
+# T-shirt/top gains and Shirt pays. Would you have recognised these shirts?
 
 # %%
 said, is_shirt = curves["natural"].at(0), test.y == classes.index("Shirt")
@@ -404,11 +404,11 @@ plots.show(plots.image_rows(rows, plots.axes(None, 8, 2.3)))
 #
 # ## 7 · Beside the report's own networks
 #
-# The report published one network per training. For this course they were measured again: all 10,000 test images, PGD-20 with steps of
-# 2/255. Could its networks be one of ours? The last column is the 95 % interval for *one more training*, $\bar e \pm t s \sqrt{1 + 1/n}$
-# with mean $\bar e$ and standard deviation $s$ over our $n$ seeds. Errors in percent:
+# The report published one network per training. For this course they were measured again: all 10,000 test images, PGD-20 with steps of 2/255. Could
+# each of them be one more of our trainings? The last column is the 95 % interval for *one more training*, $\bar e \pm t s \sqrt{1 + 1/n}$ with mean
+# $\bar e$ and standard deviation $s$ over our $n$ seeds. Errors in percent:
 
-# %% tags=["nbval-check-output"]
+# %%
 REPORT = {"natural": ((11.56, 32.2), (53.66, 96.2), (83.01, 100.0)),
           "half attacked": ((13.32, 47.6), (24.00, 67.7), (39.13, 89.3))}
 rows = {}
@@ -426,8 +426,8 @@ pd.DataFrame.from_dict(rows, "index", columns=["report", "ours", "one more"]).ro
 #
 # ## 8 · The same on CIFAR-10
 #
-# The papers worked on CIFAR-10. Ours is a small PreAct ResNet with 175 thousand parameters, trained for 8 epochs with one seed. The
-# papers have a ResNet-18 with 64 times as many. Its standard and robust errors must be larger. What one can compare is which classes are hard.
+# The papers worked on CIFAR-10. Ours is a small PreAct ResNet with 175 thousand parameters, trained for 8 epochs with one seed. The papers' ResNet-18
+# has 64 times as many, so our errors must be larger. What we can compare is which classes are hard.
 
 # %%
 photos = {label: load_reports(f"cifar10/{name}")
@@ -437,7 +437,7 @@ ours, theirs = (sum(p.numel() for p in m.parameters())
                 for m in (load_model("cifar10/pgd-at"), build("resnet18")))
 assert ours // 1000 == 175 and round(theirs / ours) == 64
 
-# %% tags=["nbval-check-output"]
+# %%
 at = photos["PGD-AT"][0]
 errors = at.frame().set_index("class")[["standard", "robust"]]
 ours = pd.DataFrame({"automobile": errors.loc["automobile"], "cat": errors.loc["cat"],
@@ -449,10 +449,9 @@ assert errors["standard"].min() < errors["standard"].max() / 2
 pd.concat({"ours": ours, "papers": papers}, axis=1).round(1)
 
 # %% [markdown]
-# Errors in percent; robust errors at 8/255. The papers' figures: for automobile and cat FRL's abstract
-# (ICML text; the first version has 41 % for cat), for average and worst class BAT's Table 1. Cat is among the two
-# hardest classes here, too, and the best class has less than half of the worst class's error. The natural model is unequal here as well.
-# Claim 2 cannot be decided with one seed and one small network.
+# Errors in percent; robust errors at 8/255. The papers' figures for automobile and cat are from FRL's abstract (ICML text; the first version has 41 %
+# for cat). Those for the average and the worst class are from BAT's Table 1. Cat is among the two hardest classes here, too, and the best class has
+# less than half of the worst class's error. The natural model is unequal here as well. Claim 2 cannot be decided with one seed and one small network.
 #
 # ## 9 · Train it yourself
 #
@@ -494,7 +493,7 @@ for name in MODELS.values() if FULL else ():
 #
 # Half attacked networks, in points, with 95 % intervals over five seeds.
 
-# %% tags=["nbval-check-output"]
+# %%
 gap, change = claim_1["half attacked"], claim_1["half attacked − natural"]
 suffers, r = interval(found["Shirt"], sign="+"), claim_2.iloc[0, 2]
 rows = [("1: classes are unequal", "report: yes", gap.iloc[0], "holds: above chance"),
@@ -506,8 +505,8 @@ rows = [("1: classes are unequal", "report: yes", gap.iloc[0], "holds: above cha
         ("no disparity if natural", "FRL: none", claim_1.iloc[0, 0], "fails")]
 pd.DataFrame(rows, columns=["claim", "papers", "found", "verdict"]).set_index("claim")
 # %% [markdown]
-# **Where we differ from the report.** It evaluates the first 3,000 test images, we all 10,000. It trains each network once, we five times. It
-# counts an image as robust if the attacked image is right; we ask the same of the clean image. Its PGD error is at 16/255, twice the budget
-# of training; we show 8/255 beside it.
+# **Where we differ from the report.** It evaluates the first 3,000 test images; we evaluate all 10,000. It trains each network once; we train five
+# times. It counts an image as robust if the attacked image is classified correctly; we ask this of the clean image as well. Its PGD error is at
+# 16/255, twice the budget of training; we show 8/255 beside it.
 #
 # **Next.** Notebook 02 asks whether class weights can close the gap (FRL, Reweight), notebook 03 whether larger attacks on some classes can.

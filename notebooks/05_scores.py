@@ -14,9 +14,9 @@
 # %% [markdown]
 # # 05 · Four scores of unfairness (CAU, CRU, LUF, EOU)
 #
-# **The finding.** A paper claims that adversarial training raises all four scores of unfairness. With three seeds, five of the fourteen
-# differences that it prints are clearly above zero: four concern robustness on CIFAR-10, and the fifth comes from models that gave up a
-# class. The other nine are *inconclusive*: their intervals hold zero.
+# **The finding.** A paper claims that adversarial training raises all four scores of unfairness. With three seeds, five of the fourteen differences
+# that it prints are clearly above zero: four concern robustness on CIFAR-10, and the fifth comes from models that are wrong on most of one class. The
+# other nine are *inconclusive*: their intervals contain zero.
 
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
@@ -132,7 +132,7 @@ print(f"right: coats {accuracy[0]:.0%}, bags {accuracy[1]:.0%}; CAU {by_hand:.0%
 # %% [markdown]
 # **Judged.** The claim is that the robust model's CAU is higher:
 
-# %% tags=["nbval-check-output"]
+# %%
 judged = pd.concat(tables.compare_scores(*(f"scores/{data}-{kind}" for kind in
                                            ("standard", "robust", "static")))
                    for data in ("cifar10", "adult"))
@@ -140,10 +140,10 @@ online = judged[judged["recipe"].str.endswith("robust")].drop(columns=["recipe",
 judged[judged["figure"] == "CAU"].drop(columns=["figure", "sd"])
 
 # %% [markdown]
-# On CIFAR-10 the interval holds zero. On Adult the difference is far above zero. But an average can hide that the seeds have nothing in
-# common, so here are Adult's three robust models one by one (standard error in percent):
+# On CIFAR-10 the interval contains zero. On Adult the difference is far above zero. But an average can hide that the seeds have nothing in common, so
+# here are Adult's three robust models one by one (standard error in percent):
 
-# %% tags=["nbval-check-output"]
+# %%
 by_seed = tables.results("scores/adult-*", attack="pgd20-adult", eps=10, level="class")
 by_seed = by_seed[by_seed["figure"] == "standard"].pivot(
     index=["recipe", "seed"], columns="class", values="error")
@@ -151,20 +151,20 @@ assert (by_seed.max(axis=1) > 50).groupby("recipe").sum().tolist() == [3, 0, 0]
 by_seed.loc["scores/adult-robust"].rename_axis(None, axis=1).round(1)
 
 # %% [markdown]
-# Every one is wrong on more than half of a class, and not always of the same class. Their CAU is large because the training failed (section 4
-# shows what the attack asked of them), so the "higher" is a statement about failed models.
+# Each of them is wrong on more than half of one class, and it is not always the same class. Their CAU is large because the training failed (section 4
+# shows how strong the attack was). So "higher" is a statement about failed models.
 #
 # ### Trap 1 · An attack that is none
 #
-# The paper's robust models are *more* accurate under attack than on clean data: 83.12 against 72.43 % on CIFAR-10, 96.37 against 79.37 % on
-# Adult. That cannot be. An attacker may leave the image as it is, so what is wrong stays wrong:
+# The paper's robust models are *more* accurate under attack than on clean data: 83.12 against 72.43 % on CIFAR-10, 96.37 against 79.37 % on Adult.
+# That cannot be. An attacker may leave the image as it is, so a wrong image stays wrong:
 #
 # $$\min_{x' \in B(x, \varepsilon)} \mathbb{1}[\arg\max f(x') = y] \ \le\ \mathbb{1}[\arg\max f(x) = y]$$
 #
-# Probably the paper evaluated *static copies* of the test set, made to fool the standard model. We did both. Errors of our static models
-# in percent (*robust* is under an attack on the model itself):
+# Probably the paper evaluated *static copies* of the test set, made to fool the standard model. We measure both ways. Errors of our static models in
+# percent (*robust* is under an attack on the model itself):
 
-# %% tags=["nbval-check-output"]
+# %%
 rows = pd.concat(f("scores/*-static") for f in (tables.score_results, tables.results))
 rows = rows[rows["figure"].str.contains("copies|average")]
 rows["figure"] = rows["figure"].str.partition(",")[0]
@@ -174,8 +174,8 @@ assert (copies < nat).tolist() == [True, False] and (rob > nat).all()
 mean.rename_axis(None).rename_axis(None, axis=1).round(1)
 
 # %% [markdown]
-# On Adult our models show the paper's effect on copies, and the opposite under an attack on the model itself. A copy was moved *away from its
-# label*, and a model can learn to read that movement. On CIFAR-10 our models do not read it, and the paper's figure stays unexplained.
+# On Adult our models show the paper's effect on copies, and the opposite under an attack on the model itself. A copy was moved *away from its label*,
+# and a model can learn to recognise that movement. On CIFAR-10 our models do not recognise it, and we cannot explain the paper's figure.
 #
 # **Control.** A robust model of Fashion-MNIST, against examples made for another model and for itself:
 
@@ -190,7 +190,7 @@ print(*(f"{label}: {share:.1%} right" for label, share in kept.items()), sep="; 
 # %% [markdown]
 # ## 2 · CRU_s: the attack's success
 #
-# Of the $n_c$ images of class $c$, $w_c$ are wrong when clean and $a_c$ under attack (those that were wrong before included):
+# Of the $n_c$ images of class $c$, $w_c$ are wrong when clean and $a_c$ under attack (including those that are wrong when clean):
 #
 # $$\mathrm{CRU}_s(\varepsilon) = \max_c s_c - \min_c s_c, \qquad
 # s_c = \frac{a_c}{n_c} \quad\text{or}\quad s_c = \frac{a_c - w_c}{n_c - w_c}$$
@@ -230,15 +230,15 @@ def success_rates(eps=8, correct_only=False):
 # %% [markdown]
 # <details><summary>What happens, and why (open it when you have tried)</summary>
 #
-# At 8/255 the natural model has the larger range, at 16/255 the robust one. The range of the natural model shrinks at large budgets because
-# the attack then succeeds on nearly everything: all classes are equally lost. This is **trap 3: a small range may mean that nothing is left
-# to be unfair about**. Always look at the level beside the range. The denominator matters as well: at 4/255 the robust model looks less fair
-# if all images count, and much fairer if only those count that were right. Most of its range is its standard error.
+# At 8/255 the natural model has the larger range, at 16/255 the robust one. The range of the natural model shrinks at large budgets because the
+# attack then succeeds on nearly everything: all classes are equally lost. This is **trap 3: a small range may mean that nothing is left to be unfair
+# about**. Always look at the level beside the range. The denominator matters as well: at 4/255 the robust model looks less fair if all images count,
+# and much fairer if only images count that are right when clean. Most of its range is its standard error.
 # </details>
 #
 # **Judged**, over all images:
 
-# %% tags=["nbval-check-output"]
+# %%
 natural_above = [scores.cru_s(curves["natural"].report(eps), correct_only=only)
                  > scores.cru_s(curves["PGD-AT"].report(eps), correct_only=only)
                  for eps, only in ((4, False), (8, False), (16, False), (4, True))]
@@ -248,8 +248,8 @@ assert level.mean > 0.89
 online[online["figure"].str.startswith("CRU_s")]
 
 # %% [markdown]
-# On CIFAR-10 the claim holds at each budget. Trap 3 has a part in it: the attack succeeds on about nine tenths of the standard model's images,
-# which leaves it little range. On Adult the seeds differ too much for a verdict.
+# On CIFAR-10 the claim holds at each budget. Trap 3 plays a part: the attack succeeds on about nine tenths of the standard model's images, which
+# leaves little range. On Adult the seeds differ too much for a verdict.
 #
 # ## 3 · CRU_eps: the distance to the nearest adversarial example
 #
@@ -328,7 +328,7 @@ def capped(cap=8):
 #
 # **Judged**, by bisection:
 
-# %% tags=["nbval-check-output"]
+# %%
 for cap, least_ratio, most_ratio in ((8, 1, 1.25), (32, 1.5, 1.6)):
     natural, robust = (np.ptp(scores.class_means(distances(c, cap), fashion.test.y, 10))
                        for c in curves.values())
@@ -336,14 +336,14 @@ for cap, least_ratio, most_ratio in ((8, 1, 1.25), (32, 1.5, 1.6)):
 online[online["figure"].str.endswith(")")]
 
 # %% [markdown]
-# On CIFAR-10 the score is higher in the robust model, as the paper says; the interval just clears zero. On Adult it is inconclusive.
+# On CIFAR-10 the score is higher in the robust model, as the paper says, but the interval only just excludes zero. On Adult it is inconclusive.
 #
 # ## 4 · What an attack on a table means
 #
 # **Trap 5 · A budget that spans categories.** The paper attacks Adult with ε = 10, 15 and 20 in the units of the raw files. Ten units are ten
 # years of age, ten dollars of capital gain, or ten *places in an alphabetical list of words*. In percent of each range:
 
-# %% tags=["nbval-check-output"]
+# %%
 from course_lib.datasets.adult import ATTACK, BOUNDS, FEATURES, GROUPS, UNITS, WORDS
 
 share = pd.Series([100 * min(1, 10 * unit) for unit in UNITS], FEATURES).round(1)
@@ -352,8 +352,8 @@ chosen = ["age", "hours-per-week", "education", "marital-status", "race", "sex"]
 share[["capital-gain", *chosen]].to_frame("%").T
 
 # %% [markdown]
-# So an attack may replace a person's sex, race and marriage. One person whom it turns around, and **a control**: with all words held fixed the
-# attack on numbers alone wins less often, but still wins.
+# So an attack may replace a person's sex, race and marital status. The table below shows one person whose prediction changes. **Control:** if all
+# words are fixed, the attack on the numbers succeeds less often, but it still succeeds.
 
 # %%
 adult, judge = load("adult"), load_model("scores/adult-standard")
@@ -438,10 +438,11 @@ plots.show(plots.strips(labelled, plots.axes(None, 8, 2.5),
                         xlabel="predictions that one training changes (%)"))
 
 # %% [markdown]
-# On Fashion-MNIST one example of 48,000 changes less than a tenth of a percent of the predictions. On CIFAR-10 another seed alone changes more
-# than twenty percent, most of the paper's 29 %. What does a missing example add to another seed? Is LUF higher in the robust model?
+# On Fashion-MNIST one example of 48,000 changes less than a tenth of a percent of the predictions. On CIFAR-10 another seed alone changes more than
+# twenty percent, most of the paper's 29 %. Two questions remain. Does leaving out an example add to the effect of another seed? Is LUF higher in the
+# robust model?
 
-# %% tags=["nbval-check-output"]
+# %%
 def minus(kind, design, *other):
     first = changed["fashion-mnist", kind, design]
     s = Spread.of(first - changed[("fashion-mnist", *other)])
@@ -457,13 +458,13 @@ for design in ("unpaired", "paired"):
     assert minus("robust", design, "standard", design) == "lower"
 
 # %% [markdown]
-# A missing example adds nothing measurable to another seed. On Fashion-MNIST the robust trainings repeat themselves *better* than the standard
-# ones, the reverse of the claim; on CIFAR-10 the difference is inconclusive.
+# Leaving out an example adds nothing measurable to the effect of another seed. On Fashion-MNIST the predictions of robust trainings change *less*
+# than those of standard ones, the reverse of the claim. On CIFAR-10 the difference is inconclusive.
 #
 # ### Exercise 1 · LUF three times
 #
-# `whole` holds the probabilities of the model of all examples, [X, C]; `without` those of the models that lack one, [L, X, C]. Return LUF,
-# LUF_t and LUF_l (`lesson.hint("05.luf")` gives a hint).
+# `whole` holds the probabilities of the model trained on all examples, [X, C]; `without` holds those of the models trained without one of them, [L,
+# X, C]. Return LUF, LUF_t and LUF_l (`lesson.hint("05.luf")` gives a hint).
 
 # %% tags=["exercise"]
 def three_lufs(whole, without):
@@ -529,10 +530,10 @@ for label, ax in enumerate(axs):
 plots.show(ax)
 
 # %% [markdown]
-# With label 0 (at most 50K) the races differ by more than chance. With label 1 the smallest group is tiny, and shuffled groups give such a range
-# as often as not. The interval over seeds does not see this: all seeds are tested on the same people. **Judged:**
+# With label 0 (at most 50K) the races differ by more than chance. With label 1 the smallest group is tiny, and shuffled groups often give such a
+# range. The interval over seeds does not include this uncertainty, because all seeds are tested on the same people. **Judged:**
 
-# %% tags=["nbval-check-output"]
+# %%
 online[online["figure"].str.startswith("EOU")]
 
 # %% [markdown]
@@ -578,8 +579,8 @@ ax.axvline(0, color="0.4", lw=1)
 plots.show(ax)
 
 # %% [markdown]
-# Every one of them lowers CAU; only FRL (`reweight-remargin-05`) lowers all four scores. A smaller range may be bought with a worse average, so
-# read it beside the averages of notebook 04.
+# Every one of them lowers CAU; only FRL (`reweight-remargin-05`) lowers all four scores. A smaller range may come with a worse average, so read it
+# beside the averages of notebook 04.
 #
 # ## 8 · Train it yourself
 #
@@ -599,7 +600,7 @@ if FULL:
 #
 # Robust minus standard, with a 95 % interval:
 
-# %% tags=["nbval-check-output"]
+# %%
 from IPython.display import Markdown
 
 from course_lib.tables import markdown

@@ -14,11 +14,11 @@
 # %% [markdown]
 # # 06 · Why is robust training unfair?
 #
-# Two Gaussian classes and a linear classifier: here the course's claims are solved by hand and held against our networks.
+# With two Gaussian classes and a linear classifier, the course's claims can be solved by hand. Then we compare them with our networks.
 #
-# **The finding.** Adversarial training moves the classifier's threshold into the wide, hard class: its error rises from 19.7 to 25.7 %, the
-# easy class's falls from 7.3 to 3.2 %. Weights and margins only move the threshold back, so what they give to one class they take
-# from the other. Our networks confirm 8 of the model's 13 predictions; but in them adversarial training makes *every* class more robust.
+# **The finding.** Adversarial training moves the classifier's threshold into the wide, hard class: its error rises from 19.7 to 25.7 %, the easy
+# class's falls from 7.3 to 3.2 %. Weights and margins only move the threshold back, so what they give to one class they take from the other. Our
+# networks confirm 8 of the model's 13 predictions. But there, adversarial training makes *every* class more robust.
 
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
@@ -138,7 +138,7 @@ whose = ""  # @param ["", "both", "only the easy class's", "only the hard class'
 # It exists if $\omega < K e^{2M^2/(K^2-1)}$. It is the global minimum if $\Phi(u) + \omega \Phi(v) \le \min(1, \omega)$; otherwise the same
 # answer for all x is better.
 
-# %% tags=["nbval-check-output"]
+# %%
 B = 2 * (g.m - r) / (g.K**2 - 1)  # by hand, with omega = 1 and s = r
 S = np.sqrt(B**2 + 2 * np.log(g.K) / (g.K**2 - 1))
 assert np.isclose(r - g.m - (B - g.K * S), g.threshold(s=r))
@@ -182,9 +182,9 @@ assert lesson.check("06.equal", equal_solution)
 # %% [markdown]
 # ## 3 · The hard class is given up
 #
-# Train and attack with the same budget, and let it grow. The hard class's robust error passes 50 % where
-# $m - r = \sqrt{\log(K)/2}$. There the easy class's robust error has its maximum, $\Phi(-\sqrt{2 \log K})$. Beyond, it *falls* while the
-# attack gets stronger: the classifier gives up the hard class. (Both derived here.)
+# Train and attack with the same budget, and let it grow. The hard class's robust error passes 50 % where $m - r = \sqrt{\log(K)/2}$. There the easy
+# class's robust error has its maximum, $\Phi(-\sqrt{2 \log K})$. Beyond that point, it *falls* while the attack gets stronger: the classifier gives
+# up the hard class. (Both derived here.)
 
 # %% tags=["slider", "nbval-ignore-output"]
 @interact(K=(1.25, 5.0, 0.25))
@@ -355,9 +355,9 @@ ax = plots.lines(range(1, 601), paths, xlabel="epoch", ylabel="robust gap (point
 plots.show(ax, "The gap under τ = 0.02 falls, then grows beyond that under 0.05")
 
 # %% [markdown]
-# **Larger.** τ = 0.07 and 0.05 are met exactly. Under 0.02 the natural multiplier soon reaches its cap (`lim`). The boundary multiplier,
-# which pulls for the *easy* class, goes on growing and moves the threshold back: 0.02 ends less fair than 0.05. The update is the
-# course's `FRL.update`; only the network is replaced by the best threshold.
+# **Larger.** τ = 0.07 and 0.05 are met exactly. Under 0.02 the natural multiplier soon reaches its cap (`lim`). The boundary multiplier, which
+# favours the *easy* class, keeps growing and moves the threshold back: 0.02 ends less fair than 0.05. The update is the course's `FRL.update`; only
+# the network is replaced by the best threshold.
 #
 # ## 8 · Who should get the larger margin?
 #
@@ -399,8 +399,8 @@ def margins(eps=0.2):
     plots.show(ax, "The hard class's robust error over its own and the other margin")
 
 # %% [markdown]
-# On which side do our networks stand? Robust errors at 8/255 of Shirt (Fashion-MNIST) and cat (CIFAR-10), on test images in place of
-# training images. Whiskers are 95 % intervals over five seeds; CIFAR-10 has one.
+# On which side are our networks? Robust errors at 8/255 of Shirt (Fashion-MNIST) and cat (CIFAR-10), on test images in place of training images.
+# Whiskers are 95 % intervals over five seeds; CIFAR-10 has one.
 
 # %%
 from course_lib.fairness import Spread
@@ -418,9 +418,10 @@ ax.axhline(50, color="black", lw=1)
 plots.show(ax, "Shirt is above 50 % before Reweight, below after it; cat is above")
 
 # %% [markdown]
-# *AT* attacks half of each batch; *control* is the TRADES model that Reweight starts from, trained as long with equal weights. In both, Shirt is on CFA's side of the line, where a smaller margin
-# would help; cat is far on that side. Reweight brings Shirt to FRL's side. So the rule is: first reweight, then enlarge margins. Section
-# 12 tests the second half: adding margins to Reweight lowers Shirt's error. No stored model tests the first half.
+# *AT* attacks half of each batch; *control* is the TRADES model that Reweight starts from, trained equally long with equal weights. In both, Shirt is
+# on CFA's side of the line, where a smaller margin would help; cat is far on that side. Reweight brings Shirt to FRL's side. So the rule is: first
+# reweight, then enlarge margins. Section 12 tests the second half: adding margins to Reweight lowers Shirt's error. No stored model tests the first
+# half.
 #
 # ## 9 · Cross-entropy goes elsewhere
 #
@@ -491,7 +492,7 @@ print(f"K from control and Reweight: {-change['T-shirt/top'] / change['Shirt']:.
 # No threshold leads from the natural network to a robust one: first it needs robust features. Among robust networks the two errors are
 # traded, as the law says. But exercise 2 gives a K below 1, and the model needs K > 1: Shirt is not hard because it is wide.
 #
-# ## 12 · Thirteen predictions, held against the networks
+# ## 12 · Thirteen predictions, compared with the networks
 #
 # The hard class is Shirt. The easy class is the mean of the other nine, or a class that you choose. *AT* is compared with natural training
 # on the same images, *Reweight* with its control. *Margins* are Reweight + Remargin compared with Reweight, which has brought Shirt
@@ -553,7 +554,7 @@ def table(easy="the other nine"):
 #
 # ## What was claimed, and what was found
 
-# %% tags=["nbval-check-output"]
+# %%
 found = table()
 assert [*found.verdict.value_counts()] == [8, 3, 2]  # holds, fails, inconclusive
 papers = {"AT: hard class, standard error": "Xu et al.: proved in this model",
@@ -564,5 +565,5 @@ papers = {"AT: hard class, standard error": "Xu et al.: proved in this model",
 found.loc[[*papers]].assign(papers=papers)
 
 # %% [markdown]
-# The model explains what weights and margins can do. It does not explain what adversarial training does to features, and every network
-# here gains there. Notebook 08 holds all methods against each other on equal terms.
+# The model explains what weights and margins can do. It does not explain what adversarial training does to features, and every network here gains
+# there. Notebook 08 compares all methods on equal terms.

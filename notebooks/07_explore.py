@@ -15,10 +15,10 @@
 # # 07 · Explore
 #
 # **What you see first.** An attack turns a sneaker into a sandal for the naturally trained network, within a few small steps. More than half of all
-# sneakers are taken for sandals in this way. The adversarially trained network stays with *Sneaker* to the end.
+# sneakers are taken for sandals in this way. The adversarially trained network predicts *Sneaker* to the end.
 #
-# Below, every model of the course is under your own sliders: which classes an attack takes, what it turns them into, and how soon.
-# **You need** notebook 00. **Time:** a figure within fifteen seconds, then as long as you like.
+# Below you can explore every model of the course: which classes an attack succeeds on, what it turns them into, and how soon. **You need**
+# notebook 00. **Time:** a figure within fifteen seconds, then as long as you like.
 
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
@@ -121,7 +121,7 @@ pair = ""  # @param ["", "Shirt as T-shirt", "Pullover as Coat", "Sandal as Snea
 # %%
 plots.show(explorer.look("budgets", "exp1/natural", "exp1/pgd-at", eps=16).ax)
 
-# %% tags=["nbval-check-output"]
+# %%
 import pandas as pd
 
 curves = {name: explorer.source(f"exp1/{name}").curve for name in ("natural", "pgd-at")}
@@ -150,7 +150,7 @@ print("You predicted:", pair or "nothing yet")
 # **Which class needs a smaller budget after adversarial training than before?** The table shows the first stored budget (in grey levels of 255) at
 # which at least half of a class is lost; – means that not even 32 is enough.
 
-# %% tags=["nbval-check-output"]
+# %%
 half = {name: [next((e for e in curve.eps if curve.errors(e).by_class[c] >= 0.5), None)
                for c in range(len(classes))] for name, curve in curves.items()}
 table = pd.DataFrame(half, classes, dtype="Int64")
@@ -177,7 +177,8 @@ plots.show(explorer.look("confusion", "exp1/pgd-at", "exp1/natural", eps=16).ax)
 # %% [markdown]
 # <details><summary>Discussion</summary>
 #
-# No. More than nine in ten lost tops and dresses stay among themselves, and so it is with shoes. An attack pushes an image over the nearest boundary.
+# No. More than nine in ten lost tops and dresses are taken for another top or dress, and the same holds for shoes. An attack pushes an image over the
+# nearest boundary.
 # </details>
 #
 # ### Who is lost, and to whom?
