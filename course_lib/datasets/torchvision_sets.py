@@ -55,7 +55,7 @@ def load_imagenette(root: sources.Root, limit: int | None, seed: int) -> Dataset
                 raise OSError(f"of {n:,} pictures not so many are of each class as published")
             for i in range(n):  # torchvision accepts a folder that is half unpacked
                 image, labels[i] = raw[i]
-                images[i] = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+                images[i] = np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR))
         except OSError as e:
             raise CourseError(f"{place / part} is damaged ({e}). Delete {place} and unpack or "
                               "fetch it again.") from None

@@ -37,7 +37,7 @@ class Finding:
 def checkup() -> list[Finding]:
     """Every finding. A check that fails is a finding, too."""
     findings: list[Finding] = []
-    for check in (versions, torchvision, embedded_data, models, kernel, disk):
+    for check in (versions, torchvision, embedded_data, models, machine):
         try:
             findings += check()
         except CourseError as e:
@@ -116,16 +116,12 @@ def hashed(what: str, files: Sequence[Callable[[], bytes]]) -> Finding:
             if bad else Finding(what, "ok", f"{len(files)} files, every hash right"))
 
 
-def kernel() -> Iterator[Finding]:
-    """Whether LeNet-5 is served by C++, and if not, why."""
+def machine() -> Iterator[Finding]:
+    """Whether LeNet-5 is served by C++, and space and rights where the course writes."""
     reason = native.reason()
     yield Finding("C++ kernel", "warn" if reason else "ok", reason or "serves LeNet-5", reason and
                   "PyTorch does the same, slower. For the kernel: unset COURSE_NATIVE, and "
                   "apt-get install g++.")
-
-
-def disk() -> Iterator[Finding]:
-    """Space and rights where the course writes."""
     for name, place in {"cache": files.cache_dir(), "runs": Path("runs").absolute()}.items():
         near = next(p for p in (place, *place.parents) if p.exists())  # so that nothing is created
         try:

@@ -6,7 +6,6 @@ When the last batch of a model is done, its report joins its record; the weights
 from __future__ import annotations
 
 import functools
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from course_lib.errors import CourseError, CourseWarning, integer, matching, pic
 from course_lib.evaluation import counted, evaluate, named, predictions
 from course_lib.experiments import RECIPES
 from course_lib.fairness import Report
-from course_lib.files import check_writable
 from course_lib.judge import examination, judged
 from course_lib.lab.jobs import Task, piece, run_all
 from course_lib.lab.publish import add_reports
@@ -45,14 +43,12 @@ def examine_stored(patterns: Sequence[str], *, attacks: Sequence[str] | None = N
     `per_class` for the first so many test images of each class. `running` is as in `sweep`. The
     default is PGD-20, CW-20 and AutoAttack, or the recipe's own attacks if it has no PGD-20.
     """
-    cases = []
+    models, cases = Path(models).absolute(), []
     for model in models_with_weights(patterns, seeds, models):
-        own = examination(model[0])
-        pairs = [(attack, eps) for attack in attacks or IMAGES]
+        pairs, own = dict.fromkeys((a, eps) for a in attacks or IMAGES), examination(model[0])
         if not attacks and own[0][0] not in IMAGES:
-            pairs = [*dict.fromkeys((attack, eps or budget) for attack, budget in own)]
-        cases += [Case(*model, attack, named(attack, budget), per_class, Path(models).absolute(),
-                       root) for attack, budget in pairs]
+            pairs = dict.fromkeys((attack, eps or budget) for attack, budget in own)
+        cases += [Case(*model, a, named(a, e), per_class, models, root) for a, e in pairs]
     examine_all(cases, out, **running)
     return [{"recipe": c.name, "seed": c.seed, **(c.stored() or {})} for c in cases]
 
@@ -84,11 +80,6 @@ class Case:
     key: ClassVar[str] = "reports"  # of the record, where the result is stored
 
     @property
-    def label(self) -> str:
-        eps = getattr(self.examiner, "eps", 0)
-        return f"{self.name}, seed {self.seed}, {self.attack}" + f" at {budget(eps)}" * (eps > 0)
-
-    @property
     def split(self) -> Split:
         with warnings.catch_warnings():  # a report on the embedded images alone is never stored
             warnings.simplefilter("error", CourseWarning)
@@ -96,16 +87,16 @@ class Case:
 
     @property
     def model(self) -> nn.Module:
-        return stored_model(self.name, self.seed, self.weights, self.models)
+        return load_model(self.name, seed=self.seed, root=self.models).to(device())
 
-    def batch(self, number: int) -> Split:
-        size = getattr(self.examiner, "batch", BATCH)
-        return self.split.take(slice(number * size, (number + 1) * size))
+    @property
+    def batches(self) -> tuple[Tensor, ...]:
+        return torch.arange(len(self.split)).split(getattr(self.examiner, "batch", BATCH))
 
     def judge(self, number: int) -> Tensor:
         """The predictions on one batch."""
-        return predictions(self.model, self.batch(number), self.examiner, batch=BATCH,
-                           seed=number)
+        images = self.split.take(self.batches[number])
+        return predictions(self.model, images, self.examiner, batch=BATCH, seed=number)
 
     @property
     def facts(self) -> Row:
@@ -133,13 +124,12 @@ def examine_all(cases: Sequence[Case], out: Path | str, **running: Any) -> None:
     """Judge every batch that is not judged yet; publish each case after its last batch."""
     groups = dict[Case, list[Task]]()
     for case in (c for c in cases if c.stored() is None):
-        size, n = getattr(case.examiner, "batch", BATCH), len(case.split)
-        made_from = [case.weights, repr(case.examiner), case.split.digest(), min(size, n), FORMAT]
-        groups[case] = [piece(f"{case.label}, batch {i}", made_from,
-                              functools.partial(case.judge, i), Path(out).absolute())
-                        for i in range(math.ceil(n / size))]
-    if groups:
-        check_writable(cases[0].models, 1 << 20)
+        made_from = [case.weights, repr(case.examiner), case.split.digest(), len(case.batches[0]),
+                     FORMAT]
+        eps = f" at {budget(case.examiner.eps)}" if hasattr(case.examiner, "eps") else ""
+        label = f"{case.name}, seed {case.seed}, {case.attack}{eps}"
+        groups[case] = [piece(f"{label}, batch {i}", made_from, functools.partial(case.judge, i),
+                              Path(out).absolute()) for i in range(len(case.batches))]
     run_all(groups, lambda case, results: case.publish(torch.cat(results, 1)), **running)
 
 
@@ -149,12 +139,6 @@ def examined_images(name: str, per_class: int | None, root: Path | None = None) 
     recipe = pick(RECIPES, name.partition("@")[0], "recipe")
     test = TRANSFORMS[recipe.transform](load(recipe.dataset, root=root)).test
     return test if per_class is None else test.per_class(integer(per_class, "per-class", 1))
-
-
-@functools.lru_cache(maxsize=2)
-def stored_model(name: str, seed: int, weights: str, models: Path) -> nn.Module:
-    """The model with these weights (sha256), on the device where attacks run."""
-    return load_model(name, seed=seed, root=models).to(device())
 
 
 def evaluate_stored(recipe: str, seed: int, attack: str | None, eps: float | None,

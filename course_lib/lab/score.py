@@ -26,10 +26,10 @@ from course_lib.evaluation import evaluate, named
 from course_lib.experiments import RECIPES
 from course_lib.experiments.scores import SCORE_BUDGETS
 from course_lib.inference import frozen, logits_of
-from course_lib.lab.examine import Case, Row, examine_all, models_with_weights, stored_model
+from course_lib.lab.examine import Case, Row, examine_all, models_with_weights
 from course_lib.lab.publish import add_rows
 from course_lib.machine import device
-from course_lib.zoo import entry, load_report, load_scores
+from course_lib.zoo import entry, load_model, load_report, load_scores
 
 
 @dataclass(frozen=True)
@@ -108,14 +108,11 @@ class LeastCase(Case):
     def judge(self, number: int) -> Tensor:
         """[4, B]: labels, least budgets, whether they are censored, and (the same for all) the
         steps an example cost."""
-        part, search, generator = self.batch(number), self.examiner, torch.Generator()
-        x, y = (t.to(device()) for t in (part.images(), part.y))
-        words = {"attack": search.attack, "cap": search.cap,
-                 "generator": generator.manual_seed(number)}
-        least = (scores.grid_eps(self.model, x, y, increment=search.step, **words)
-                 if search.estimator == "increments" else
-                 scores.least_eps(self.model, x, y, first=search.step, tolerance=search.tolerance,
-                                  **words))
+        part, s = self.split.take(self.batches[number]), self.examiner
+        find = (partial(scores.grid_eps, increment=s.step) if s.estimator == "increments" else
+                partial(scores.least_eps, first=s.step, tolerance=s.tolerance))
+        least = find(self.model, part.images().to(device()), part.y.to(device()), attack=s.attack,
+                     cap=s.cap, generator=torch.Generator().manual_seed(number))
         cost = torch.full((len(part),), least.steps / len(part))
         return torch.stack([part.y.float(), least.eps.float().cpu(), least.censored.float().cpu(),
                             cost])
@@ -126,8 +123,8 @@ class LeastCase(Case):
 
     def publish(self, results: Tensor) -> None:
         """Put CRU_eps, from the least budgets on all batches, into the record."""
-        y, censored, search, n = results[0].long(), results[2].bool(), self.examiner, len(
-            self.split.classes)
+        y, censored, search = results[0].long(), results[2].bool(), self.examiner
+        n = len(self.split.classes)
         least = scores.LeastEps(results[1], censored, round(float(results[3].sum())))
         by_class = least.by_class(y, n)
         row = {"score": "CRU_eps", "estimator": search.estimator, "told": repr(search),
@@ -169,7 +166,7 @@ def of_copies(case: Case) -> Iterator[Row]:
     if (copies := RECIPES[case.name.partition("@")[0]].copies) is None:
         return
     source = entry(copies.of, case.seed, case.models)["weights"]["sha256"]
-    fooled = stored_model(copies.of, case.seed, source, case.models)
+    fooled = load_model(copies.of, seed=case.seed, root=case.models).to(device())
     stored = load_scores(case.name, seed=case.seed, root=case.models)
 
     def transferred(eps: float, _: nn.Module, x: Tensor, y: Tensor, *,

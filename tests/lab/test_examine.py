@@ -34,7 +34,6 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two seeds of a tiny recipe, with a report on their 12 test images; batches of five."""
     with_tiny_recipes(monkeypatch)
     examination.examined_images.cache_clear()
-    examination.stored_model.cache_clear()
     monkeypatch.setattr(examination, "BATCH", 5)
     model = network_of(RECIPES[NAME])
     own = evaluate(model, tiny_dataset().test, "pgd20", progress=False).to_json()
@@ -170,9 +169,8 @@ def test_autoattack_in_its_own_batches_on_the_gpu(models: Path,
     assert len(pieces(models.parent / "runs")) == 2
     assert all(n <= r for n, r in zip(row["nat"], row["rob"], strict=True))
     monkeypatch.setattr(examination, "device", lambda: torch.device("meta"))
-    found = examination.stored_model(NAME, 1, "", models)
-    examination.stored_model.cache_clear()
-    assert {p.device.type for p in found.parameters()} == {"meta"}
+    case = examination.Case(NAME, 1, "", "pgd20", None, None, models)
+    assert {p.device.type for p in case.model.parameters()} == {"meta"}
 
 
 def test_two_processes_and_a_bar(models: Path, monkeypatch: pytest.MonkeyPatch,

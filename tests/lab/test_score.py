@@ -39,7 +39,6 @@ MADE = {"model": "lenet5", "classes": ["cat", "dog", "frog"]}
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with_tiny_recipes(monkeypatch)
     examination.examined_images.cache_clear()
-    examination.stored_model.cache_clear()
     monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255), ("pgd10", 0.3)), SEARCHES))
     for seed in (0, 1):
         publish(NAME, seed, network_of(RECIPES[NAME]),
