@@ -51,10 +51,6 @@ def cluster() -> Iterator[distributed.LocalCluster]:
         yield found
 
 
-def test_loky_gives_the_same_bits(expected: dict[str, str], tmp_path: Path) -> None:
-    assert trained(tmp_path, backend="loky", jobs=2) == expected
-
-
 def test_dask_gives_the_same_bits_from_a_shell_and_repeats_nothing(
         expected: dict[str, str], tmp_path: Path, cluster: distributed.LocalCluster) -> None:
     written = []
