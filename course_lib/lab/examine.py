@@ -25,7 +25,7 @@ from course_lib.lab.jobs import Task, piece, run_all
 from course_lib.lab.publish import add_reports
 from course_lib.machine import device
 from course_lib.recipes import TRANSFORMS
-from course_lib.zoo import budget, load_model, load_record, manifest, stored_models
+from course_lib.zoo import budget, entry, load_model, load_record, manifest, stored_models
 
 FORMAT = 2  # of the tensors that tasks store; counts up when their meaning changes
 IMAGES = ("pgd20", "cw20", "autoattack")  # the attacks on models of images
@@ -87,6 +87,9 @@ class Case:
 
     @property
     def model(self) -> nn.Module:
+        if entry(self.name, self.seed, self.models)["weights"]["sha256"] != self.weights:
+            raise CourseError(f"{self.name}, seed {self.seed}, was stored anew while it was "
+                              "examined. Examine it again.")
         return load_model(self.name, seed=self.seed, root=self.models).to(device())
 
     @property

@@ -169,8 +169,12 @@ def test_autoattack_in_its_own_batches_on_the_gpu(models: Path,
     assert len(pieces(models.parent / "runs")) == 2
     assert all(n <= r for n, r in zip(row["nat"], row["rob"], strict=True))
     monkeypatch.setattr(examination, "device", lambda: torch.device("meta"))
-    case = examination.Case(NAME, 1, "", "pgd20", None, None, models)
+    weights = entry(NAME, 1, models)["weights"]["sha256"]
+    case = examination.Case(NAME, 1, weights, "pgd20", None, None, models)
     assert {p.device.type for p in case.model.parameters()} == {"meta"}
+    publish(NAME, 1, network_of(RECIPES["exp1/natural"]), {}, models)
+    with pytest.raises(CourseError, match="stored anew while it was examined"):
+        case.judge(0)
 
 
 def test_two_processes_and_a_bar(models: Path, monkeypatch: pytest.MonkeyPatch,
