@@ -22,8 +22,7 @@ RECIPE, LEFT_OUT, TRAINING = "luf/fashion-mnist-standard", 100, 4800
 def seconds(workers: int, left_out: int, limit: int | None) -> tuple[float, list[int]]:
     """Wall time of the trainings, without that of starting the workers and of reading the data, and
     the flips they found."""
-    words: dict[str, Any] = {"designs": ["paired"], "limit": limit, "progress": False,
-                             "backend": "dask"}
+    words: dict[str, Any] = {"designs": ["paired"], "limit": limit, "progress": False}
     with tempfile.TemporaryDirectory() as place, distributed.LocalCluster(
         n_workers=workers, threads_per_worker=1, processes=True, host="127.0.0.1",
         dashboard_address=None, silence_logs="ERROR"
@@ -37,10 +36,9 @@ def seconds(workers: int, left_out: int, limit: int | None) -> tuple[float, list
 
 
 def _warm(limit: int | None) -> int:
-    from course_lib.lab.leave_out import Retraining
+    from course_lib.lab.leave_out import training_data
 
-    base = Retraining(RECIPE, limit=limit)
-    return len(base.data.train) + len(base.task(Path()).name)
+    return len(training_data(RECIPE, limit, None)[1])
 
 
 def times(left_out: str = str(LEFT_OUT), training: str = str(TRAINING)) -> dict[str, Any]:

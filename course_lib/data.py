@@ -240,7 +240,7 @@ def halves(pool: Split, limit: int | None, seed: int) -> tuple[Split, Split]:
 
 # A change of (x, generator), or the "module:name" of one, imported when used.
 AUGMENTATIONS: dict[str, str | Callable[[Tensor, torch.Generator], Tensor]] = {
-    "": lambda x, generator: x, "crop-flip": "course_lib.datasets.augmentations:crop_flip"}
+    "": lambda x, generator: x, "crop-flip": "course_lib.datasets.cifar10:crop_flip"}
 
 
 def augment(x: Tensor, generator: torch.Generator, kind: str) -> Tensor:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from course_lib import data
 from course_lib.attacks import PGD
@@ -62,37 +61,30 @@ GROUPS = {"gender": WORDS["sex"], "race": WORDS["race"]}
 def load_adult(root: sources.Root, limit: int | None, seed: int) -> Dataset:
     """All of Adult, embedded: 30,162 rows to train and validate on, 15,060 to test on."""
     # COURSE_DATA is not asked: it may name another data set's folder, and the bytes are the same
-    folder = sources.folder_with(SHA256, Path(root) if root else data.EMBEDDED / "adult", "adult")
-    return Dataset("adult", CLASSES, read(folder, "adult.test"),
-                   lambda: halves(read(folder, "adult.data"), limit, seed))
+    root = Path(root or data.EMBEDDED)
+    folder = sources.folder_with(SHA256, root, root / "adult")
 
+    def read(name: str) -> Split:
+        return parse(sources.checked(folder, name, SHA256[name]).decode("ascii"))
 
-def read(place: Path, name: str) -> Split:
-    return parse(sources.checked(place, name, SHA256[name]).decode("ascii"))
+    return Dataset("adult", CLASSES, read("adult.test"),
+                   lambda: halves(read("adult.data"), limit, seed))
 
 
 def parse(text: str) -> Split:
     """The rows without a missing value ("?"), scaled, with their groups."""
+    def scaled(feature: str, word: str) -> float:
+        low, high = BOUNDS[FEATURES.index(feature)]
+        number = WORDS[feature].index(word) if feature in WORDS else float(word)
+        return (number - low) / (high - low)
+
     rows = [line.rstrip(".").split(", ") for line in text.splitlines()]
     # adult.test opens with a remark, and both files end with an empty line
     rows = [row for row in rows if len(row) == len(FEATURES) + 1 and "?" not in row]
-    x = torch.tensor([[scaled(f, word) for f, word in zip(FEATURES, row[:-1], strict=True)]
-                      for row in rows])
-    y = torch.tensor([CLASSES.index(row[-1]) for row in rows])
-    return Split(x, y, CLASSES, {"gender": code(x, "sex"), "race": code(x, "race")})
-
-
-def scaled(feature: str, word: str) -> float:
-    """A word of the files as a number in [0, 1]."""
-    if feature in WORDS:
-        return WORDS[feature].index(word) / (len(WORDS[feature]) - 1)
-    low, high = BOUNDS[FEATURES.index(feature)]
-    return (float(word) - low) / (high - low)
-
-
-def code(x: Tensor, feature: str) -> Tensor:
-    """The number of each row's category, from the scaled column."""
-    return (x[:, FEATURES.index(feature)] * (len(WORDS[feature]) - 1)).round().long()
+    x = torch.tensor([[*map(scaled, FEATURES, row)] for row in rows])
+    groups = {group: (x[:, FEATURES.index(feature)] * (len(WORDS[feature]) - 1)).round().long()
+              for group, feature in (("gender", "sex"), ("race", "race"))}
+    return Split(x, torch.tensor([CLASSES.index(row[-1]) for row in rows]), CLASSES, groups)
 
 
 def balanced(split: Split) -> Split:

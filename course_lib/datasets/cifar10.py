@@ -8,6 +8,9 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from course_lib import data
 from course_lib.data import Dataset, Split
@@ -20,6 +23,7 @@ SHA256 = {  # of the images' bytes [N, 3, 32, 32] followed by the labels' (int64
     "test": "2c33b053d1cd726af8d86e174a96dd89d7000ba1412add026d68142375b89d51",
 }
 LARGEST = 200 << 20  # bytes; all images and labels, unpacked, are fewer
+PADDING = 4  # pixels, of crop_flip
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -56,14 +60,13 @@ def from_npz(path: Path, part: str) -> Split:
         with ZipFile(path) as packed:
             if (size := sum(member.file_size for member in packed.infolist())) > LARGEST:
                 raise ValueError(f"it unpacks to {size:,} bytes")
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as z:
-            split = sources.as_split(z[f"x_{part}"], z[f"y_{part}"], CIFAR10)
-    except (OSError, ValueError, KeyError, EOFError, MemoryError, BadZipFile) as e:
+        with np.load(path, allow_pickle=False) as arrays:
+            split = sources.as_split(arrays[f"x_{part}"], arrays[f"y_{part}"], CIFAR10)
+        have = sha256_of(split.x.numpy().tobytes() + split.y.numpy().tobytes())
+        if have != SHA256[part]:
+            raise ValueError(f"its {part} part has the sha256 {have}, not the published one")
+    except (*sources.FAULTS, MemoryError, BadZipFile) as e:
         raise CourseError(f"{path} is damaged ({type(e).__name__}: {e}). Fetch it again.") from None
-    have = sha256_of(split.x.numpy().tobytes() + split.y.numpy().tobytes())
-    if have != SHA256[part]:
-        raise CourseError(f"{path} is not the published CIFAR-10: the sha256 of its {part} part is "
-                          f"{have[:12]}…. Fetch it again.")
     return split
 
 
@@ -77,3 +80,25 @@ def embedded(part: str) -> Split:
         sheet = np.asarray(image.convert("RGB"))  # [rows * 32, columns * 32, 3]
     x = sheet.reshape(-1, 32, sheet.shape[1] // 32, 32, 3).transpose(0, 2, 4, 1, 3)
     return sources.as_split(x.reshape(-1, 3, 32, 32), np.frombuffer(labels, np.uint8), CIFAR10)
+
+
+def crop_flip(x: Tensor, generator: torch.Generator) -> Tensor:
+    """CIFAR's usual change of a training batch: pad each image with four black pixels on every
+    side, cut out a window of the old size anywhere, and mirror half of the windows.
+
+    >>> crop_flip(torch.rand(2, 3, 32, 32), torch.Generator().manual_seed(0)).shape
+    torch.Size([2, 3, 32, 32])
+    """
+    if x.ndim != 4:
+        raise CourseError("Augmentation 'crop-flip' is for images [N, C, H, W]; these have the "
+                          f"shape {tuple(x.shape)}. Leave it out.")
+    n, _, height, width = x.shape
+    down, right = torch.randint(0, 2 * PADDING + 1, (2, n, 1), generator=generator)
+    mirrored = torch.rand(n, 1, generator=generator) < 0.5
+    across = torch.arange(width).expand(n, -1)
+    rows = down + torch.arange(height)
+    columns = right + torch.where(mirrored, across.flip(1), across)
+    padded = F.pad(x, [PADDING] * 4)
+    # [N, H, W, C]
+    windows = padded[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+    return windows.permute(0, 3, 1, 2).contiguous()

@@ -13,6 +13,7 @@ import numpy as np
 from course_lib import data
 from course_lib.data import Dataset, Split
 from course_lib.datasets import sources
+from course_lib.errors import CourseError
 from course_lib.files import cache_dir
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker",
@@ -33,33 +34,39 @@ def load_fashion_mnist(root: sources.Root, limit: int | None, seed: int) -> Data
 def full(folder: Path | None, part: str) -> Split:
     """From the user's folder. Without one, all test images are embedded, and the 60,000 training
     images lie in the cache or are downloaded into it."""
-    if folder:
-        folder = sources.folder_with(FASHION_MD5, folder, "fashion-mnist", "FashionMNIST/raw")
-        return read(folder, part)
-    return embedded("test") if part == "test" else read(training_folder(), part)
+    embeds = folder is None and part == "test"
+    return embedded(part) if embeds else read(training_folder(folder), part)
 
 
 def embedded(part: str) -> Split:
     return read(data.EMBEDDED / "fashion-mnist", part)
 
 
-def training_folder() -> Path:
-    """The cache's folder with the published files, downloaded if they are not there."""
-    for place in (cache_dir() / "fashion-mnist", cache_dir() / "FashionMNIST" / "raw"):
-        if all(sources.find_file(place, name) for name in FASHION_MD5):
-            return place
-    sources.opened("FashionMNIST", None, "the files of the 60,000 training images",
-                   " Or name their folder (root=FOLDER), or ask for the 6,000 embedded ones: "
-                   "limit=6000.")
-    return place
+def training_folder(folder: Path | None = None) -> Path:
+    """Where the published files are: in this folder or below, or in the cache."""
+    root = folder or cache_dir()
+    places = root, root / "fashion-mnist", root / "FashionMNIST" / "raw"
+    try:
+        return sources.folder_with(FASHION_MD5, *places)
+    except CourseError:
+        if folder:
+            raise
+    sources.opened("FashionMNIST", None, "the files of the 60,000 training images", " Or name "
+                   "their folder (root=FOLDER), or ask for the 6,000 embedded ones: limit=6000.")
+    return places[-1]
 
 
 def read(place: Path, part: str) -> Split:
-    """The "train" or "test" images of a folder, resized."""
+    """The "train" or "test" images of a folder, resized with Pillow's bilinear filter, which gives
+    the bytes of torchvision's Resize."""
+    from PIL import Image
+
     prefix = "t10k" if part == "test" else part
     images, labels = (read_idx(place, f"{prefix}-{kind}-ubyte")
                       for kind in ("images-idx3", "labels-idx1"))
-    return sources.as_split(resize(images, 32), labels, FASHION)
+    resized = [np.asarray(Image.fromarray(image).resize((32, 32), Image.Resampling.BILINEAR))
+               for image in images]
+    return sources.as_split(np.stack(resized)[:, None], labels, FASHION)
 
 
 def read_idx(place: Path, name: str) -> np.ndarray:
@@ -70,13 +77,3 @@ def read_idx(place: Path, name: str) -> np.ndarray:
         body = sources.checked(place, name, FASHION_MD5[name], method="md5")
     dims = np.frombuffer(body, ">i4", count=body[3], offset=4)
     return np.frombuffer(body, np.uint8, offset=4 + 4 * body[3]).reshape(dims)
-
-
-def resize(images: np.ndarray, size: int) -> np.ndarray:
-    """Grey images [N, H, W] to [N, 1, size, size] with Pillow's bilinear filter, which gives the
-    bytes of torchvision's Resize."""
-    from PIL import Image
-
-    bilinear = Image.Resampling.BILINEAR
-    return np.stack([np.asarray(Image.fromarray(image).resize((size, size), bilinear))
-                     for image in images])[:, None]

@@ -35,11 +35,12 @@ def examples(given: Any, y: Any, classes: Any) -> tuple[Tensor, Tensor, tuple[st
         raise CourseError("Labels must number the classes from 0, one for each image; these are "
                           f"{tuple(y.shape)}, first {y.flatten()[:5].tolist()}. For others take "
                           "np.unique(y, return_inverse=True)[1].")
-    if isinstance(known, list | tuple) and classes is None and len(known) > y.max():
-        classes = known
-    if isinstance(classes, str) or not isinstance(classes, Iterable | None):
+    if classes is None:
+        named = isinstance(known, list | tuple) and len(known) > y.max()
+        classes = known if named else range(int(y.max()) + 1)
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
         raise CourseError(f"classes is {classes!r:.100}; give a list with the name of each class.")
-    return x, y.long(), tuple(map(str, range(int(y.max()) + 1) if classes is None else classes))
+    return x, y.long(), tuple(map(str, classes))
 
 
 def collected(given: Any) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import os
 import pickle
 import sys
@@ -23,7 +22,7 @@ import torch
 from course_lib import data
 from course_lib.data import TRAIN_SHARE, Dataset, Split, halves
 from course_lib.errors import CourseError
-from course_lib.files import cache_dir, locked, within
+from course_lib.files import cache_dir, locked, parse_json, read_bytes, within
 
 Root = str | os.PathLike[str] | None
 LARGEST = 64 << 20  # bytes; no published file that we unpack is larger
@@ -49,49 +48,12 @@ def dataset(name: str, root: Root, limit: int | None, seed: int,
     return Dataset(name, test.classes, test, lambda: halves(read(folder, "train"), limit, seed))
 
 
-def find_file(place: Path, name: str) -> Path | None:
-    return next((p for p in (place / name, place / f"{name}.gz") if p.is_file()), None)
-
-
-def folder_with(names: Collection[str], folder: Path, *inside: str) -> Path:
-    """The folder, or one of those inside it, that holds all these files, plain or as .gz."""
-    lacks = {place: [n for n in names if find_file(place, n) is None]
-             for place in (folder, *(folder / name for name in inside))}
-    place = min(lacks, key=lambda p: len(lacks[p]))
-    if lacks[place]:
-        raise CourseError(f"{place} lacks {', '.join(lacks[place])}. Put the {len(names)} files of "
-                          "the data set there, plain or as .gz.")
-    return place
-
-
-def checked(place: Path, name: str, want: str | None, *, method: str = "sha256",
-            unpack: bool = True) -> bytes:
-    """The content of a file once its hash is the published one; a .gz file is unpacked first, and
-    no further than LARGEST: people pack these files anew, so its own hash tells nothing."""
-    path = find_file(place, name) or place / name
-    try:
-        with gzip.open(path) if unpack and path.suffix == ".gz" else path.open("rb") as f:
-            raw = f.read(LARGEST)
-        have = hashlib.new(method, raw, usedforsecurity=False).hexdigest()
-    except (OSError, EOFError, zlib.error) as e:
-        raise CourseError(f"{path} is missing or damaged ({e}). Fetch it again, or reinstall the "
-                          "course.") from None
-    if have != want:
-        raise CourseError(f"{path} is not the published file: its {method} is {have}, not {want}. "
-                          "Delete it and fetch it again, or reinstall the course.")
-    return raw
-
-
 def contents(folder: Path) -> tuple[int, dict[str, str]]:
     """What contents.json says of an embedded data set: how many training images it holds, and
     each file's sha256."""
     path = folder / "contents.json"
-    try:
-        content = json.loads(path.read_text())
-        return int(content["training_images"]), dict(content["sha256"])
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise CourseError(f"{path} is missing or damaged ({type(e).__name__}: {e}). Reinstall the "
-                          "course.") from None
+    content = parse_json(read_bytes(path), path)
+    return content.get("training_images", 0), content.get("sha256", {})
 
 
 def embedded_file(folder: Path, name: str) -> bytes:
@@ -108,6 +70,36 @@ def embedded_halves(pool: Split, limit: int, seed: int, most: int) -> tuple[Spli
     return pool.take(slice(0, n_train)), pool.take(slice(cut, cut + limit - n_train))
 
 
+def find_file(place: Path, name: str) -> Path | None:
+    return next((p for p in (place / name, place / f"{name}.gz") if p.is_file()), None)
+
+
+def folder_with(names: Collection[str], *places: Path) -> Path:
+    """The place that holds all these files, plain or as .gz."""
+    place = max(places, key=lambda p: sum(find_file(p, name) is not None for name in names))
+    if lacks := [name for name in names if find_file(place, name) is None]:
+        raise CourseError(f"{place} lacks {', '.join(lacks)}. Put the {len(names)} files of the "
+                          "data set there, plain or as .gz.")
+    return place
+
+
+def checked(place: Path, name: str, want: str | None, *, method: str = "sha256",
+            unpack: bool = True) -> bytes:
+    """The content of a file once its hash is the published one; a .gz file is unpacked first, and
+    no further than LARGEST: people pack these files anew, so its own hash tells nothing."""
+    path = find_file(place, name) or place / name
+    try:
+        with gzip.open(path) if unpack and path.suffix == ".gz" else path.open("rb") as f:
+            raw = f.read(LARGEST)
+    except (OSError, EOFError, zlib.error) as e:
+        raise CourseError(f"{path} is missing or damaged ({e}). Fetch it again, or reinstall the "
+                          "course.") from None
+    if (have := hashlib.new(method, raw, usedforsecurity=False).hexdigest()) != want:
+        raise CourseError(f"{path} is not the published file: its {method} is {have}, not {want}. "
+                          "Fetch it again, or reinstall the course.")
+    return raw
+
+
 def as_split(x: np.ndarray, y: Any, classes: Iterable[str]) -> Split:
     """NumPy's images [N, C, H, W] and labels as a split."""
     return Split(torch.from_numpy(np.ascontiguousarray(x)),
@@ -122,19 +114,15 @@ def opened(kind: str, folder: Path | None, files: str, more: str = "", **words: 
     """
     place = folder or cache_dir()
     try:
-        make = getattr(torchvision_datasets(), kind)
+        make = partial(getattr(torchvision_datasets(), kind), place, **words)
         try:
-            return make(place, download=False, **words)
+            return make(download=False)
         except FAULTS:
             if folder:
                 raise
         with locked(place):  # one process downloads; the others wait and read its files
-            return within(SILENCE, partial(make, place, download=True, **words),
+            return within(SILENCE, partial(make, download=True),
                           lambda: sum(path.stat().st_size for path in place.rglob("*")))
-    except ImportError as e:
-        package = str(e.name).partition(".")[0]
-        raise CourseError(
-            f"{kind} cannot be read without {package}: pip install {package}.") from None
     except FAULTS as e:
         why = " ".join(str(e).split()) or type(e).__name__
         tried, other = (("nothing is downloaded into a folder that you name", "name no folder")
@@ -144,19 +132,13 @@ def opened(kind: str, folder: Path | None, files: str, more: str = "", **words: 
 
 
 def torchvision_datasets() -> Any:
-    """torchvision.datasets, also where torchvision's compiled operators do not fit this torch.
-
-    A CUDA build of torchvision beside a CPU build of torch fails at import with "operator
-    torchvision::nms does not exist". Data sets use no such operator, so the module that registers
-    them may be empty.
-    """
+    """torchvision.datasets, also where torchvision's compiled operators do not fit this torch, as
+    a CUDA build beside a CPU build: data sets use none, so their registration may be empty."""
     try:
         import torchvision.datasets as datasets
     except RuntimeError as e:
         if "torchvision::nms" not in str(e):
             raise
-        for name in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
-            del sys.modules[name]
         empty = "torchvision._meta_registrations"
         sys.modules[empty] = types.ModuleType(empty)
         import torchvision.datasets as datasets

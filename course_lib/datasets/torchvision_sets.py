@@ -49,18 +49,16 @@ def load_imagenette(root: sources.Root, limit: int | None, seed: int) -> Dataset
         raw = sources.opened("Imagenette", folder, "the folder imagenette2-160 (from "
                              "imagenette2-160.tgz)", split=part, size="160px")
         place, n, size = (folder or cache_dir()) / "imagenette2-160", len(raw), IMAGENETTE_SIZE
-        again = f"Delete {place} and unpack or fetch it again."
-        have, want = [*Counter(c for _, c in raw._samples).values()], IMAGENETTE_IMAGES[part]
-        if have != want:  # torchvision accepts a folder that is half unpacked
-            raise CourseError(f"{place / part} holds {n:,} of {sum(want):,} pictures, or not so "
-                              f"many of each class as published. {again}")
         images, labels = np.empty((n, size, size, 3), np.uint8), np.empty(n, np.int64)
-        for i in range(n):
-            try:
+        try:
+            if [*Counter(c for _, c in raw._samples).values()] != IMAGENETTE_IMAGES[part]:
+                raise OSError(f"of {n:,} pictures not so many are of each class as published")
+            for i in range(n):  # torchvision accepts a folder that is half unpacked
                 image, labels[i] = raw[i]
-            except OSError as e:
-                raise CourseError(f"{raw._samples[i][0]} is damaged ({e}). {again}") from None
-            images[i] = np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR))
+                images[i] = np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR))
+        except OSError as e:
+            raise CourseError(f"{place / part} is damaged ({e}). Delete {place} and unpack or "
+                              "fetch it again.") from None
         return sources.as_split(images.transpose(0, 3, 1, 2), labels, [c[0] for c in raw.classes])
 
     return sources.dataset("imagenette", root, limit, seed, read)

@@ -10,20 +10,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 from course_lib import data, files, native
-from course_lib.datasets import adult
-from course_lib.datasets.sources import checked, contents
+from course_lib.datasets import adult, sources
 from course_lib.errors import CourseError
 from course_lib.zoo import manifest, model_files
 
-# bytes free: less than the first is a warning, less than the second is bad
-ENOUGH, LITTLE = 1 << 30, 64 << 20
+LITTLE = 1 << 28  # bytes free; with less the course stops soon
 
 
 @dataclass(frozen=True)
@@ -39,12 +37,11 @@ class Finding:
 def checkup() -> list[Finding]:
     """Every finding. A check that fails is a finding, too."""
     findings: list[Finding] = []
-    for check in (versions, torchvision, embedded_data, models, kernel, disk):
+    for check in (versions, torchvision, embedded_data, models, machine):
         try:
             findings += check()
-        except (CourseError, metadata.PackageNotFoundError) as e:
-            findings.append(Finding(check.__name__.replace("_", " "), "bad", "cannot be checked",
-                                    str(e)))
+        except CourseError as e:
+            findings.append(Finding(check.__name__, "bad", "cannot be checked", str(e)))
     return findings
 
 
@@ -89,64 +86,49 @@ def torchvision() -> Iterator[Finding]:
 
 
 def embedded_data() -> Iterator[Finding]:
-    """Every file of the embedded data against its hash."""
+    """Every file of the embedded data."""
     for folder in sorted(p for p in data.EMBEDDED.iterdir() if p.is_dir()):
         table = folder.name == "adult"  # whose hashes are those of the unpacked files
-        hashes = adult.SHA256 if table else contents(folder)[1]
-        yield _hashed(f"embedded {folder.name}", {
-            name: partial(checked, folder, name, sha256, unpack=table)
-            for name, sha256 in hashes.items()}, "Reinstall the course (or: git checkout "
-            "course_lib).")
+        hashes = adult.SHA256 if table else sources.contents(folder)[1]
+        yield hashed(f"embedded {folder.name}", [
+            partial(sources.checked, folder, name, sha256, unpack=table)
+            for name, sha256 in hashes.items()])
 
 
 def models() -> Iterator[Finding]:
-    """Every file that the manifest names; what load_model can download may be absent, and so may
-    the weights of further seeds, which the wheel has not."""
-    rows = [(row, ("to download", "to make")[:1 + (kind == "weights" and seed != "0")])
-            for seeds in manifest().values() for seed, kinds in seeds.items()
-            for kind, row in kinds.items()]
-    here = [row for row, absent in rows if model_files().place(row)["where"] not in absent]
-    yield _hashed("stored models", {str(row.get("file")): partial(model_files().read, row)
-                                    for row in here}, "git checkout serialized_models, or make "
-                                                      "models.")
-    if away := len(rows) - len(here):
-        yield Finding("models not bundled", "warn", f"{away} files", "load_model downloads them, "
-                      "or names the command that trains them.")
+    """Every record that the manifest names, and the weights that are on this machine: load_model
+    gets the others, or says how."""
+    stored = model_files()
+    yield hashed("stored models", [
+        partial(stored.read, row) for seeds in manifest().values() for kinds in seeds.values()
+        for kind, row in kinds.items() if kind == "record" or stored.place(row)["bytes"]])
 
 
-def _hashed(what: str, files: Mapping[str, Callable[[], bytes]], do: str) -> Finding:
+def hashed(what: str, files: Sequence[Callable[[], bytes]]) -> Finding:
     """Whether each of these files can be read, which compares its hash."""
     bad = []
-    for name, read in files.items():
+    for read in files:
         try:
             read()
-        except CourseError:
-            bad.append(name)
-    if not bad:
-        return Finding(what, "ok", f"{len(files)} files, every hash right")
-    return Finding(what, "bad", f"{len(bad)} damaged or missing: {', '.join(bad[:5])}", do)
+        except CourseError as e:
+            bad.append(str(e))
+    return (Finding(what, "bad", f"{len(bad)} of {len(files)} files damaged or missing", bad[0])
+            if bad else Finding(what, "ok", f"{len(files)} files, every hash right"))
 
 
-def kernel() -> Iterator[Finding]:
-    """Whether LeNet-5 is served by C++, and if not, why."""
+def machine() -> Iterator[Finding]:
+    """Whether LeNet-5 is served by C++, and space and rights where the course writes."""
     reason = native.reason()
     yield Finding("C++ kernel", "warn" if reason else "ok", reason or "serves LeNet-5", reason and
                   "PyTorch does the same, slower. For the kernel: unset COURSE_NATIVE, and "
                   "apt-get install g++.")
-
-
-def disk() -> Iterator[Finding]:
-    """Space and rights where the course writes."""
-    for name, place in {"cache": files.cache_dir(), "runs": Path("runs").absolute(),
-                        "temporary files": Path(tempfile.gettempdir())}.items():
+    for name, place in {"cache": files.cache_dir(), "runs": Path("runs").absolute()}.items():
+        near = next(p for p in (place, *place.parents) if p.exists())  # so that nothing is created
         try:
-            near = next(p for p in (place, *place.parents) if p.exists())  # so nothing is created
             tempfile.TemporaryFile(dir=near).close()
             free = shutil.disk_usage(near).free
+            state, found = "ok" if free >= LITTLE else "bad", f"{free / 1e9:.1f} GB free"
         except OSError as e:
-            yield Finding(name, "bad", f"{place}: {e.strerror or e}",
-                          "Choose a folder you may write to, or free some space.")
-            continue
-        state = "ok" if free >= ENOUGH else "warn" if free >= LITTLE else "bad"
-        yield Finding(name, state, f"{place}: {free / 1e9:.1f} GB free",
-                      "" if state == "ok" else "Free some space.")
+            state, found = "bad", str(e.strerror or e)
+        yield Finding(name, state, f"{place}: {found}", "" if state == "ok" else
+                      "Free some space, or choose a folder that you may write to.")

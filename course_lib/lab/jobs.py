@@ -1,8 +1,8 @@
 """Many tasks in several processes, one thread each: the runner of sweep, examine, score and luf.
 
-Every finished task stores its result, and the same command skips it later: a kill costs the tasks
-that were running and no others. A task that fails is named at the end and stops no other task. With
-dask the processes may run on many machines, which must see the same folders under the same names.
+A finished task stores its result, and the same command skips it later: a kill costs the tasks that
+were running and no others. A task that fails is named at the end and stops no other task. With dask
+the processes may run on many machines, which must see the same folders under the same names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,69 +47,64 @@ def piece(name: str, made_from: Any, compute: Callable[[], Tensor], out: Path) -
     """
     key = hashlib.sha256(json.dumps([name, made_from]).encode()).hexdigest()[:32]
     folder = out / "pieces" / key
-    return Task(name, partial(_write, folder, compute), partial(_read, folder))
 
+    def work() -> Tensor:
+        store = Store(folder)  # an error about the folder comes before the work
+        store.save(0, {"result": (result := compute())})
+        return result
 
-def _write(folder: Path, compute: Callable[[], Tensor]) -> Tensor:
-    store = Store(folder)  # an error about the folder comes before the work
-    store.save(0, {"result": (result := compute())})
-    return result
+    def stored() -> Tensor | None:
+        newest = Store(folder).latest() if folder.is_dir() else None
+        return newest[1]["result"] if newest else None
 
-
-def _read(folder: Path) -> Tensor | None:
-    newest = Store(folder).latest() if folder.is_dir() else None
-    return newest[1]["result"] if newest else None
+    return Task(name, work, stored)
 
 
 def run_all(groups: Mapping[G, Sequence[Task]], finish: Callable[[G, list[Any]], R], *,
             jobs: int = 2, backend: str = "loky", scheduler: str | None = None,
-            progress: bool = True, **bar: Any) -> list[R]:
+            progress: bool = True) -> list[R]:
     """Do every task that has no stored result; return what `finish` makes of each group of tasks.
 
-    `finish(group, results)` runs in this process, as soon as the group's last task is done. What
-    failed is named in one CourseError at the end. `bar` is for tqdm.
+    The tasks run in `jobs` processes of joblib's `backend`, or on the workers of the dask scheduler
+    at the address `scheduler`. `finish(group, results)` runs in this process, as soon as the
+    group's last task is done. What failed is named in one CourseError at the end.
     """
     tasks = {task.name: task for members in groups.values() for task in members}
-    unfinished = {group: [task.name for task in members] for group, members in groups.items()}
+    waiting = {group: {task.name for task in members} for group, members in groups.items()}
     results, finished, errors = dict[str, Any](), dict[G, R](), list[str]()
     with workers(backend, jobs, scheduler):
-        for name, result, error in tqdm(_outcomes([*tasks.values()]), total=len(tasks),
-                                        disable=not progress, **bar):
+        for name, result, error in tqdm(_outcomes(tasks), total=len(tasks), disable=not progress):
             if error:
                 errors.append(f"{name}: {error}")
                 continue
             results[name] = result
-            for group in [g for g, names in unfinished.items() if results.keys() >= {*names}]:
+            for group in [g for g, names in waiting.items() if name in names]:
+                waiting[group].remove(name)
                 try:
-                    finished[group] = finish(group, [results[n] for n in unfinished.pop(group)])
+                    if not waiting[group]:
+                        finished[group] = finish(group, [results[t.name] for t in groups[group]])
                 except CourseError as e:
                     errors.append(str(e))
     if errors:
-        more = [f"... and {len(errors) - 5} more errors"] if len(errors) > 5 else []
+        more = [f"... and {len(errors) - 5} more errors"] * (len(errors) > 5)
         raise CourseError("\n".join([*errors[:5], *more]))
     return [finished[group] for group in groups]
 
 
-def _outcomes(tasks: Sequence[Task]) -> Iterator[tuple[str, Any, str]]:
-    """Name, result and error of each task: the stored ones first, then the others as they end."""
-    missing, failed = [], set[str]()
-    for task in tasks:
+def _outcomes(tasks: Mapping[str, Task]) -> Iterator[tuple[str, Any, str]]:
+    """Name, result and error of each task: the stored ones first, then the others as they end, in
+    rounds: each comes after those that it needs."""
+    missing = {}
+    for name, task in tasks.items():
         if (result := task.stored()) is None:
-            missing.append(task)
+            missing[name] = task
         else:
-            yield task.name, result, ""
-    for wave in waves(missing):
-        for task in [t for t in wave if t.needs & failed]:
-            reason = f"not started, because {', '.join(sorted(task.needs & failed))} failed"
-            wave.remove(task)
-            failed.add(task.name)
-            yield task.name, None, reason
-        calls = [joblib.delayed(_attempt)(task) for task in wave]
+            yield name, result, ""
+    while ready := {name for name, task in missing.items() if not task.needs & missing.keys()}:
+        calls = [joblib.delayed(_attempt)(missing.pop(name)) for name in [*missing]
+                 if name in ready]
         try:
-            for outcome in joblib.Parallel(return_as="generator_unordered", batch_size=1)(calls):
-                if outcome[2]:
-                    failed.add(outcome[0])
-                yield outcome
+            yield from joblib.Parallel(return_as="generator_unordered", batch_size=1)(calls)
         except BrokenProcessPool:
             raise CourseError("A worker process was killed, perhaps for lack of memory. Finished "
                               "tasks are stored; go on with fewer jobs.") from None
@@ -128,32 +122,21 @@ def _attempt(task: Task) -> tuple[str, Any, str]:
         return task.name, None, traceback.format_exc()
 
 
-def waves(tasks: Sequence[Task]) -> list[list[Task]]:
-    """The tasks in rounds: each comes after those of them that it needs."""
-    names = {task.name for task in tasks}
-    first = [task for task in tasks if not task.needs & names]
-    return [first, *waves([task for task in tasks if task.needs & names])] if first else []
-
-
 @contextlib.contextmanager
 def workers(backend: str, jobs: int, scheduler: str | None) -> Iterator[None]:
-    """joblib's configuration: `jobs` processes here, or the workers of a dask scheduler."""
-    if scheduler is not None and backend != "dask":
-        raise CourseError(f"A scheduler ({scheduler}) was given with backend {backend!r}; only "
-                          "backend='dask' has one.")
-    options: dict[str, Any] = {"n_jobs": integer(jobs, "jobs", 1)}
+    """joblib's configuration: processes here, or the workers of a dask scheduler."""
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
-        if backend == "dask":
-            from distributed import Client, default_client
-
-            try:
-                options = {"client": stack.enter_context(Client(scheduler, set_as_default=False))
-                           if scheduler else default_client()}
-            except (OSError, ValueError) as e:
-                raise CourseError(f"No dask scheduler answers ({e}). Start one (`dask scheduler`, "
-                                  "then `dask worker ADDRESS`) and pass scheduler=ADDRESS, or make "
-                                  "a distributed.Client in this process.") from None
         # joblib replaces a worker whose memory has grown; no task is lost
         warnings.filterwarnings("ignore", "A worker stopped while")
-        with joblib.parallel_config(backend, **options):
+        options: dict[str, Any] = {"backend": backend, "n_jobs": integer(jobs, "jobs", 1)}
+        if scheduler:
+            from distributed import Client
+
+            try:
+                client = stack.enter_context(Client(scheduler, set_as_default=False))
+            except (OSError, ValueError) as e:
+                raise CourseError(f"No dask scheduler answers at {scheduler} ({e}). Start one: "
+                                  "`dask scheduler`, then `dask worker ADDRESS`.") from None
+            options = {"backend": "dask", "client": client}
+        with joblib.parallel_config(**options):
             yield

@@ -14,12 +14,21 @@ from torch import nn
 from course_lib.checkpoints import layers
 from course_lib.errors import CourseError, pick, resolve
 from course_lib.fairness import Report
-from course_lib.files import Entries, StoredFiles, json_bytes, parse_json, sha256_of
+from course_lib.files import Entries, StoredFiles, json_bytes, sha256_of
 from course_lib.models import build
 from course_lib.zoo import Root, model_files
 
-SCORE_KEYS = ("score", "attack", "eps", "estimator", "group")  # scores with the same are replaced
 Row = Mapping[str, Any]
+
+
+def _kind(score: Row) -> list[str]:
+    return [str(score.get(k)) for k in ("score", "attack", "eps", "estimator", "group")]
+
+
+# by their key in a record: what is equal in rows of which one replaces the other, and their order
+ROWS: dict[str, tuple[Callable[[Row], Any], Callable[[Row], Any]]] = {
+    "reports": (lambda row: (row["attack"], round(255 * row["eps"], 3), row["counts"]),
+                lambda row: -sum(row["counts"])), "scores": (_kind, _kind)}
 
 
 def publish(name: str, seed: int, model: nn.Module | None, record: Row, root: Root = None) -> None:
@@ -94,39 +103,25 @@ def add_reports(name: str, seed: int, reports: Sequence[Report], weights: str,
                 root: Root = None) -> None:
     """Put reports of the model with these weights (sha256) into its record, those on the most
     images first. They replace reports of the same attack, budget and images."""
-    _amend(name, seed, weights, root, "reports", [report.to_json() for report in reports],
-           same=lambda row: (row["attack"], round(255 * row["eps"], 3), row["counts"]),
-           order=lambda row: -sum(row["counts"]))
+    add_rows(name, seed, "reports", [report.to_json() for report in reports], weights, root)
 
 
-def add_scores(name: str, seed: int, scores: Sequence[Row], weights: str,
-               root: Root = None) -> None:
-    """Put unfairness scores of the model with these weights (sha256) into its record."""
-
-    def kind(row: Row) -> list[str]:
-        return [str(row.get(key)) for key in SCORE_KEYS]
-
-    _amend(name, seed, weights, root, "scores", scores, same=kind, order=kind)
-
-
-def _amend(name: str, seed: int, weights: str, root: Root, key: str, rows: Sequence[Row],
-           same: Callable[[Row], Any], order: Callable[[Row], Any]) -> None:
-    """Put rows into the record of a model in place of the same ones, unless its weights are no
-    longer these."""
-    stored, new = model_files(root), json.loads(json.dumps(rows))
+def add_rows(name: str, seed: int, key: str, rows: Sequence[Row], weights: str,
+             root: Root = None) -> None:
+    """Put rows into the record of the model with these weights (sha256), in place of the same."""
+    stored, new, (same, order) = model_files(root), json.loads(json.dumps(rows)), ROWS[key]
 
     def edit(entries: Entries) -> dict[str, bytes]:
         files = entries.get(name, {}).get(str(seed), {})
         if files.get("weights", {}).get("sha256") != weights:
             raise CourseError(f"{name}, seed {seed}, was stored anew while it was examined. "
                               "Examine it again.")
-        file = str(files["record"]["file"])
-        record = parse_json(stored.read(files["record"]), Path(file))
-        replaced = [same(row) for row in new]
+        record, replaced = stored.read_json(files["record"]), [same(row) for row in new]
         old = [row for row in record.get(key, []) if same(row) not in replaced]
         history = {k: record.pop(k) for k in ("history",) if k in record}  # it comes last
         record |= {key: sorted([*old, *new], key=order), **history}
-        files["record"] = {**files["record"], "sha256": sha256_of(json_bytes(record))}
-        return {file: json_bytes(record)}
+        raw = json_bytes(record)
+        files["record"] = {**files["record"], "sha256": sha256_of(raw)}
+        return {str(files["record"]["file"]): raw}
 
     stored.change(edit)

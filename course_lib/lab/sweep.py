@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,35 +31,23 @@ def sweep(patterns: Sequence[str], *, seeds: int | None = None, out: Path | str 
     """Train every recipe that matches and is not stored yet; recipe, seed and seconds of each.
 
     `patterns` are names such as exp1/* or exp1, and `seeds` asks for the first so many seeds.
-    `running` has jobs, progress, and backend: one of joblib's, or "dask" for the workers of the
-    current `distributed.Client` or of the scheduler at the address `scheduler`.
+    `running` is for `run_all`: jobs, scheduler and progress.
     """
     # absolute, since workers may run in another folder
-    words: dict[str, Any] = {"out": Path(out).absolute(), "models": Path(models).absolute(),
-                             "limit": limit, "epochs": epochs, "mirror": mirror, "root": root}
-    trainings = {pair: [training(*pair, **words)] for pair in chosen(patterns, seeds)}
+    out, models = Path(out).absolute(), Path(models).absolute()
+    counts = {name: RECIPES[name].seeds if seeds is None else integer(seeds, "seeds", 1)
+              for name in matching(RECIPES, patterns)}
+    trainings = {}
+    for seed, name in sorted(((s, n) for n in counts for s in range(counts[n])), key=itemgetter(0)):
+        label = stored_name(name, limit, epochs)
+        work = partial(_train, name, seed, label, models, out=out, limit=limit, epochs=epochs,
+                       mirror=mirror, root=root)
+        needs = frozenset(f"{need}, seed {seed}" for need in RECIPES[name].needs)
+        trainings[name, seed] = [Task(f"{name}, seed {seed}", work,
+                                      partial(finished, label, seed, models), needs)]
     shown = ("recipe", "seed", "seconds")
     return run_all(trainings, lambda _, records: {key: records[0][key] for key in shown},
-                   unit="model", **running)
-
-
-def chosen(patterns: Sequence[str], seeds: int | None = None) -> list[tuple[str, int]]:
-    """Each (recipe, seed) whose name matches a pattern, seed by seed.
-
-    >>> chosen(["exp1/natural", "exp1/pgd-at"], seeds=1)
-    [('exp1/natural', 0), ('exp1/pgd-at', 0)]
-    """
-    names = matching(RECIPES, patterns)
-    counts = {n: RECIPES[n].seeds if seeds is None else integer(seeds, "seeds", 1) for n in names}
-    return sorted([(n, s) for n in names for s in range(counts[n])], key=lambda pair: pair[1])
-
-
-def training(recipe: str, seed: int, *, models: Path, **words: Any) -> Task:
-    """One recipe with one seed, after the models that it starts from or makes copies with."""
-    label = stored_name(recipe, words.get("limit"), words.get("epochs"))
-    return Task(f"{recipe}, seed {seed}", partial(_train, recipe, seed, label, models, **words),
-                partial(finished, label, seed, models),
-                frozenset(f"{need}, seed {seed}" for need in RECIPES[recipe].needs))
+                   **running)
 
 
 def _train(recipe: str, seed: int, label: str, models: Path, **words: Any) -> Record:
@@ -73,8 +62,8 @@ def train(recipe: str, seed: int, out: Path, **words: Any) -> Record | None:
     them. A recipe that is finished in `out` is not trained again, unless `fresh`."""
     label = stored_name(recipe, words["limit"], words["epochs"])
     with joined() as group:  # of one process, without torchrun
-        record = group.from_first(None if words.get("fresh") else finished(label, seed, out,
-                                                                           models_dir()))
+        record = None if words.get("fresh") else finished(label, seed, out, models_dir())
+        record = group.from_first(record)
         if record is None:
             trained, record = run(recipe, seed, out, progress=group.first, **words)
             if group.first:
@@ -99,9 +88,8 @@ def up_to_date(record: Record, *places: Path) -> bool:
     the source of the method has changed: the stored model stays valid."""
     name, *cuts = record.get("recipe", "").split("@")
     recipe, made = RECIPES.get(name), record.get("made_from", {})
-    epochs = dict(cut.partition("=")[::2] for cut in cuts).get("epochs")
-    if (recipe is None or made.get("digest") != digest(recipe)
-            or str(made.get("epochs")) != (epochs or str(recipe.epochs))):
+    if recipe is None or made.get("digest") != digest(recipe) or str(made.get("epochs")) != dict(
+            cut.split("=") for cut in cuts).get("epochs", str(recipe.epochs)):
         return False
     for earlier in filter(None, (made.get("start"), made.get("copies"))):  # new records have both
         labels = "@".join([earlier["of"], *cuts]), earlier["of"]
@@ -122,9 +110,8 @@ def list_recipes(names: Sequence[str] = (), models: Path | None = None) -> list[
     """Each recipe, or those that match, and which of its seeds are stored."""
     stored, rows = model_files(models).entries(), list[Record]()
     for name in matching(RECIPES, names or "*"):
-        recipe = RECIPES[name]
-        seeds = {int(seed): files for seed, files in stored.get(name, {}).items()}
+        recipe, seeds = RECIPES[name], stored.get(name, {})
         rows.append({"recipe": name, "about": recipe.about, "epochs": recipe.epochs,
-                     "seeds": recipe.seeds, "stored": sorted(seeds),
-                     "weights": sorted(s for s, files in seeds.items() if "weights" in files)})
+                     "seeds": recipe.seeds, "stored": sorted(map(int, seeds)),
+                     "weights": sorted(int(s) for s in seeds if "weights" in seeds[s])})
     return rows

@@ -12,13 +12,14 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from course_lib import training
 from course_lib.errors import CourseError
@@ -55,14 +56,12 @@ class Group(training.Alone):
                     zip(model.buffers(), before, strict=True) if now.is_floating_point()]
         means = [loss.clone(), *(p.grad for p in model.parameters() if p.grad is not None),
                  *(change for _, _, change in averages)]
-        with torch.no_grad():
-            flat = torch.cat([t.flatten() for t in means]) * share
-            _ask(dist.all_reduce, flat)
-            for t, part in zip(means, flat.split([t.numel() for t in means]), strict=True):
-                t.copy_(part.view(t.shape))
+        flat = parameters_to_vector(means) * share
+        _ask(dist.all_reduce, flat)
+        vector_to_parameters(flat, means)
         for now, then, change in averages:
             now.data.copy_(then + change)
-        sums = {k: (v if share else torch.zeros_like(v)).detach().clone()
+        sums = {k: v.detach().clone() if share else torch.zeros_like(v)
                 for k, v in sorted(stats.items())}
         for v in sums.values():
             _ask(dist.all_reduce, v)
@@ -70,16 +69,14 @@ class Group(training.Alone):
 
     def align(self, training: Any) -> None:
         """Every process takes the state of the first one."""
-        file = io.BytesIO()
-        torch.save(training.state() if self.first else None, file)
-        training.restore(torch.load(io.BytesIO(self.from_first(file.getvalue())),
-                                    weights_only=True, map_location="cpu"))
+        torch.save(training.state() if self.first else None, file := io.BytesIO())
+        state = io.BytesIO(self.from_first(file.getvalue()))
+        training.restore(torch.load(state, weights_only=True, map_location="cpu"))
 
     def any(self, flag: bool) -> bool:
         """Is it so in any process?"""
-        flags = torch.tensor([float(flag)])
-        _ask(dist.all_reduce, flags)
-        return bool(flags.item())
+        _ask(dist.all_reduce, flags := torch.tensor([float(flag)]))
+        return bool(flags)
 
     def from_first(self, thing: T) -> T:
         """What the first process has here."""
@@ -90,40 +87,34 @@ class Group(training.Alone):
     @contextmanager
     def together(self) -> Iterator[None]:
         """A block that fails in every process if it fails in one, so that none waits for it."""
+        own, reasons = "", [""] * self.size
         try:
             yield
         except BaseException as e:
-            with suppress(CourseError):  # where the others are gone, the own reason is what counts
-                self._reasons(str(e) if isinstance(e, CourseError) and str(e)
-                              else f"{type(e).__name__}: {e}")
+            own = f"{type(e).__name__}: {e}"
             raise
-        for rank, reason in enumerate(self._reasons("")):
+        finally:
+            # usually none fails, as a short exchange shows; where one fails, others may be gone
+            with suppress(CourseError) if own else nullcontext():
+                if self.any(bool(own)):
+                    _ask(dist.all_gather_object, reasons, own)
+        for rank, reason in enumerate(reasons):
             if reason:
                 raise CourseError(f"Process {rank} of {self.size} (from 0) failed: {reason}")
-
-    def _reasons(self, reason: str) -> list[str]:
-        """Why each process failed; usually none did, as a short exchange shows."""
-        reasons = [""] * self.size
-        if self.any(bool(reason)):
-            _ask(dist.all_gather_object, reasons, reason)
-        return reasons
 
 
 def _ask(exchange: Callable[..., Any], *words: Any, **named: Any) -> None:
     try:
         exchange(*words, **named)
     except RuntimeError as e:
-        raise CourseError("Another process of this training has ended; its own output says why "
-                          f"({str(e).splitlines()[0][:200]}). Give the same command again, unless "
-                          "torchrun restarts them all (--max-restarts).") from None
+        raise CourseError(f"Another process of this training has ended ({str(e)[:200]}). Its own "
+                          "output says why; give the same command again.") from None
 
 
 def met(store: dist.Store, rank: int, size: int) -> str:
-    """A name that the processes of this start share, and those of no other.
-
-    torchrun's store outlives a restart and still lists the addresses of dead processes. So each
-    process asks under a new name, and only a first process that is alive answers.
-    """
+    """A name that the processes of this start share, and those of no other: torchrun's store
+    outlives a restart and still has what dead processes left. Each process asks under a new name,
+    which only a first process that is alive answers."""
     me = uuid.uuid4().hex
     if rank:
         store.set(f"asks/{rank}", me)

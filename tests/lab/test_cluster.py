@@ -18,20 +18,19 @@ from course_lib.__main__ import main
 from course_lib.lab.sweep import sweep
 from course_lib.zoo import manifest
 
-TASKS = ["exp1/natural"]
 SHORT: dict[str, Any] = {"seeds": 2, "limit": 200, "epochs": 2, "progress": False}
-LABEL = "exp1/natural@limit=200@epochs=2"
-
-
-def hashes(models: Path) -> dict[str, str]:
-    """The sha256 of each seed's weights."""
-    return {seed: what["weights"]["sha256"] for seed, what in manifest(models)[LABEL].items()}
 
 
 def trained(place: Path, **words: Any) -> dict[str, str]:
-    records = sweep(TASKS, out=place / "runs", models=place / "models", **SHORT, **words)
+    """The sha256 of each seed's weights."""
+    records = sweep(["exp1/natural"], out=place / "runs", models=place / "models", **SHORT, **words)
     assert sorted(r["seed"] for r in records) == [0, 1]
-    return hashes(place / "models")
+    return hashes(place)
+
+
+def hashes(place: Path) -> dict[str, str]:
+    (seeds,) = manifest(place / "models").values()
+    return {seed: files["weights"]["sha256"] for seed, files in seeds.items()}
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +43,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[distributed.LocalCluster]:
-    """A scheduler and two worker processes on ports that are free. A worker that dies is started
-    again."""
+    """A scheduler and two worker processes. A worker that dies is started again."""
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=":0",
         silence_logs="CRITICAL"
@@ -53,16 +51,14 @@ def cluster() -> Iterator[distributed.LocalCluster]:
         yield found
 
 
-def test_loky_gives_the_same_bits(expected: dict[str, str], tmp_path: Path) -> None:
-    assert trained(tmp_path, backend="loky", jobs=2) == expected
-
-
-def test_dask_gives_the_same_bits_and_repeats_nothing(
+def test_dask_gives_the_same_bits_from_a_shell_and_repeats_nothing(
         expected: dict[str, str], tmp_path: Path, cluster: distributed.LocalCluster) -> None:
     written = []
     for _ in range(2):
-        address = cluster.scheduler_address
-        assert trained(tmp_path, backend="dask", scheduler=address) == expected
+        assert main(["sweep", "exp1/natural", "--seeds", "2", "--limit", "200", "--epochs", "2",
+                     "--out", str(tmp_path / "runs"), "--models", str(tmp_path / "models"),
+                     "--scheduler", cluster.scheduler_address]) == 0
+        assert hashes(tmp_path) == expected
         written.append({p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")})
     assert written[0] == written[1]
 
@@ -94,28 +90,14 @@ def test_a_killed_worker_costs_nothing(expected: dict[str, str], tmp_path: Path,
     with distributed.Client(cluster, set_as_default=False) as client:
         pids = set(client.run(killed_once, str(mark)).values())
         assert len(pids) == 2
-        assert trained(tmp_path, backend="dask", scheduler=cluster.scheduler_address) == expected
+        assert trained(tmp_path, scheduler=cluster.scheduler_address) == expected
         pid, step = map(int, mark.read_text().split())
-        assert pid in pids
-        assert 0 < step < 4  # in the middle: two batches an epoch, two epochs
+        assert pid in pids and 0 < step < 4  # in the middle: two batches an epoch, two epochs
         client.wait_for_workers(2, timeout=60)
         assert pid not in client.run(os.getpid).values()
 
 
-@pytest.mark.parametrize(("words", "say"), [
-    ({"backend": "loky", "scheduler": "127.0.0.1:8786"}, "only backend='dask'"),
-    ({"backend": "dask", "scheduler": "tcp://127.0.0.1:9"}, "No dask scheduler answers"),
-    ({"backend": "dask"}, "distributed.Client"),
-])
-def test_what_cannot_be_reached_is_told(words: dict[str, Any], say: str, tmp_path: Path) -> None:
+def test_a_scheduler_that_does_not_answer(tmp_path: Path) -> None:
     with (dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
-          pytest.raises(CourseError, match=say)):
-        sweep(TASKS, out=tmp_path, models=tmp_path, **SHORT, **words)
-
-
-def test_the_same_from_a_shell(expected: dict[str, str], tmp_path: Path,
-                               cluster: distributed.LocalCluster) -> None:
-    assert main(["sweep", *TASKS, "--seeds", "2", "--limit", "200", "--epochs", "2", "--out",
-                 str(tmp_path / "runs"), "--models", str(tmp_path / "models"), "--scheduler",
-                 cluster.scheduler_address]) == 0
-    assert hashes(tmp_path / "models") == expected
+          pytest.raises(CourseError, match="No dask scheduler answers at tcp://127.0.0.1:9 ")):
+        trained(tmp_path, scheduler="tcp://127.0.0.1:9")

@@ -1,3 +1,5 @@
+"""Examinations: reports join records once, batch by batch, and the weights stay."""
+
 import json
 import os
 import shutil
@@ -17,7 +19,6 @@ from course_lib.data import load
 from course_lib.errors import CourseError
 from course_lib.evaluation import NAMED, evaluate
 from course_lib.experiments import RECIPES
-from course_lib.fairness import Report
 from course_lib.lab import examine as examination
 from course_lib.lab.examine import examine_stored
 from course_lib.lab.publish import publish
@@ -32,20 +33,16 @@ NAME, MODELS = "tiny/first", Path(__file__).parents[2] / "serialized_models"
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two seeds of a tiny recipe, with a report on their 12 test images; batches of five."""
     with_tiny_recipes(monkeypatch)
-    examination._images.cache_clear()
-    examination.stored_model.cache_clear()
+    examination.examined_images.cache_clear()
     monkeypatch.setattr(examination, "BATCH", 5)
+    model = network_of(RECIPES[NAME])
+    own = evaluate(model, tiny_dataset().test, "pgd20", progress=False).to_json()
     for seed in (0, 1):
-        record = {"recipe": NAME, "seed": seed,
-                  "made_from": {"model": "lenet5", "classes": ["cat", "dog", "frog"]},
-                  "reports": [evaluated(network_of(RECIPES[NAME])).to_json()], "history": [1]}
-        publish(NAME, seed, network_of(RECIPES[NAME]), record, tmp_path / "models")
+        record = {"recipe": NAME, "seed": seed, "history": [1], "reports": [own],
+                  "made_from": {"model": "lenet5", "classes": ["cat", "dog", "frog"]}}
+        publish(NAME, seed, model, record, tmp_path / "models")
     publish("tiny/second", 0, None, {"reports": [report().to_json()]}, tmp_path / "models")
     return tmp_path / "models"
-
-
-def evaluated(model: Any, attack: str = "pgd20") -> Report:
-    return evaluate(model, tiny_dataset().test, ATTACKS[attack], name=attack, progress=False)
 
 
 def call(models: Path, **words: Any) -> list[dict[str, Any]]:
@@ -67,7 +64,7 @@ def attacked(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> list[i
 
 
 def test_the_report_joins_the_record_and_the_weights_stay(models: Path) -> None:
-    before = contents(models, "*.safetensors")
+    before, whole = contents(models, "*.safetensors"), load_report(NAME, root=models)
     rows = call(models)
     assert [(r["recipe"], r["seed"], r["attack"], r["counts"]) for r in rows] == [
         (NAME, s, "cw20", [4, 4, 4]) for s in (0, 1)]
@@ -76,30 +73,21 @@ def test_the_report_joins_the_record_and_the_weights_stay(models: Path) -> None:
         record = load_record(NAME, seed=seed, root=models)  # verifies against the manifest
         assert [r["attack"] for r in record["reports"]] == ["pgd20", "cw20"]
         assert list(record)[-1] == "history"
-        assert load_model(NAME, seed=seed, root=models).training is False
     assert manifest(models)["tiny/second"] == {"0": entry("tiny/second", 0, models)}
+    # reports on fewer images are others
+    rows = call(models, attacks=["pgd20"], per_class=2, seeds=1)
+    assert [(r["attack"], r["counts"]) for r in rows] == [("pgd20", [2, 2, 2])]
+    assert load_report(NAME, root=models) == whole
+    assert load_report(NAME, root=models, per_class=2).nat.counts == (2, 2, 2)
+    assert len(load_record(NAME, root=models)["reports"]) == 3
 
 
 def test_a_single_batch_is_what_evaluate_finds(models: Path,
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination, "BATCH", 500)
     call(models, seeds=1)
-    want = evaluated(load_model(NAME, root=models), "cw20")
+    want = evaluate(load_model(NAME, root=models), tiny_dataset().test, "cw20", progress=False)
     assert load_report(NAME, attack="cw20", root=models) == want
-
-
-def test_reports_on_fewer_images_are_others(models: Path) -> None:
-    whole = load_report(NAME, root=models)
-    rows = call(models, attacks=["pgd20", "cw20"], per_class=2, seeds=1)
-    assert [(r["attack"], r["counts"]) for r in rows] == [("pgd20", [2, 2, 2]), ("cw20", [2, 2, 2])]
-    assert load_report(NAME, root=models) == whole
-    assert sum(load_record(NAME, root=models)["reports"][0]["counts"]) == 12
-    for words in ({"per_class": 2}, {"attack": "cw20"}):
-        assert load_report(NAME, root=models, **words).nat.counts == (2, 2, 2)  # type: ignore[arg-type]
-    with pytest.raises(CourseError,
-                       match="on 3 images per class is stored. There is: pgd20 at 8/255 "
-                       "on 12 images"):
-        load_report(NAME, per_class=3, root=models)
 
 
 def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,12 +161,20 @@ def test_a_model_trained_anew_meanwhile(models: Path, monkeypatch: pytest.Monkey
     assert load_report(NAME, seed=1, attack="cw20", root=models), "which the error does not concern"
 
 
-def test_autoattack_in_its_own_batches(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autoattack_in_its_own_batches_on_the_gpu(models: Path,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NAMED, "autoattack", AutoAttack(attacks=("apgd-ce",), batch=8))
     (row,) = call(models, attacks=["autoattack"], seeds=1)
     assert (row["attack"], row["eps"]) == ("autoattack", 8 / 255)
     assert len(pieces(models.parent / "runs")) == 2
     assert all(n <= r for n, r in zip(row["nat"], row["rob"], strict=True))
+    monkeypatch.setattr(examination, "device", lambda: torch.device("meta"))
+    weights = entry(NAME, 1, models)["weights"]["sha256"]
+    case = examination.Case(NAME, 1, weights, "pgd20", None, None, models)
+    assert {p.device.type for p in case.model.parameters()} == {"meta"}
+    publish(NAME, 1, network_of(RECIPES["exp1/natural"]), {}, models)
+    with pytest.raises(CourseError, match="stored anew while it was examined"):
+        case.judge(0)
 
 
 def test_two_processes_and_a_bar(models: Path, monkeypatch: pytest.MonkeyPatch,
@@ -192,16 +188,13 @@ def test_two_processes_and_a_bar(models: Path, monkeypatch: pytest.MonkeyPatch,
     rows = examine_stored(["exp1/*"], jobs=2, per_class=1, attacks=["pgd20", "cw20"],
                           out=models.parent / "runs", models=models)
     assert [r["attack"] for r in rows] == ["pgd20", "cw20"] and rows[0]["counts"] == [1] * 10
-    assert "cw20: 100%" in capfd.readouterr().err and json.loads(json.dumps(rows)) == rows
+    assert "100%" in capfd.readouterr().err and json.loads(json.dumps(rows)) == rows
 
 
 @pytest.mark.parametrize(("patterns", "words", "say"), [
-    (["tony"], {}, "Nothing is called tony, so nothing was done. Did you mean .tiny/first"),
     (["tiny/second"], {}, "No model whose weights are stored matches tiny/second"),
-    ([NAME], {"eps": 8.0}, "For 8 grey levels"),
-    ([NAME], {"per_class": 0}, "per-class is 0"),
-    ([NAME], {"out": "models/manifest.json"}, "No store can be made in"),
-])
+    ([NAME], {"eps": 8.0}, "For 8 grey levels"), ([NAME], {"per_class": 0}, "per-class is 0"),
+    ([NAME], {"out": "models/manifest.json"}, "No store can be made in")])
 def test_bad_words(patterns: list[str], words: dict[str, Any], say: str, models: Path,
                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(models.parent)
@@ -210,10 +203,3 @@ def test_bad_words(patterns: list[str], words: dict[str, Any], say: str, models:
         examine_stored(patterns, **{"attacks": ["cw20"], "jobs": 1, "models": "models",
                                     "progress": False, **words})
     assert contents(models, "*.json") == before
-
-
-def test_models_are_examined_on_the_gpu(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "device", lambda: torch.device("meta"))
-    found = examination.stored_model(NAME, 0, "", models)
-    examination.stored_model.cache_clear()
-    assert {p.device.type for p in found.parameters()} == {"meta"}

@@ -11,23 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from course_lib.data import batches
+from course_lib.data import batches, load
 from course_lib.errors import CourseError
 from course_lib.experiments import RECIPES
 from course_lib.lab import leave_out as room
-from course_lib.lab.leave_out import (
-    DESIGNS,
-    Retraining,
-    leave_out,
-    load_luf,
-    luf_files,
-    publish_luf,
-    retrainings,
-    train,
-)
+from course_lib.lab.leave_out import DESIGNS, leave_out, load_luf, luf_files, publish_luf
 from course_lib.models import build
-from course_lib.training import fit
-from tests.helpers import same_weights, seeded, with_tiny_recipes
+from tests.helpers import seeded, with_tiny_recipes
 from tests.lab.calls import counted
 
 NAME = "tiny/first"
@@ -36,7 +26,7 @@ NAME = "tiny/first"
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     with_tiny_recipes(monkeypatch)
-    room._data.cache_clear()
+    room.training_data.cache_clear()
 
 
 def go(place: Path, **words: Any) -> dict[str, dict[str, Any]]:
@@ -71,30 +61,23 @@ def test_the_designs_differ_from_the_base_in_what_they_say(
     assert 0 < paired["luf"] < seeds["luf"]
 
 
-@pytest.mark.parametrize("name", ["tiny/first", "luf/fashion-mnist-robust"])
+@pytest.mark.parametrize("name", [NAME, "luf/fashion-mnist-robust"])
 def test_when_nothing_is_left_out_of_the_pair_nothing_changes(name: str, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the controls: LUF of a training against itself is 0 to the bit, not nearly."""
     words: dict[str, Any] = {"limit": 200, "epochs": 1} if name.startswith("luf") else {}
-    base = Retraining(name, **words)
-    monkeypatch.setattr(room, "retrainings", lambda base, design, n: [base])
+    monkeypatch.setattr(room, "pairs", lambda *_: [(0, None)])
     (record,) = leave_out([name], designs=["paired"], out=tmp_path, models=tmp_path, jobs=1,
                           progress=False, **words)
     assert [record[k] for k in ("luf", "luf_t", "luf_l", "flips")] == [0.0, 0.0, 0.0, [0]]
-    assert torch.equal(base.task(tmp_path).stored(), train(base))
 
 
 def test_before_the_left_out_examples_batch_the_pair_is_one_training() -> None:
     """The robust recipe draws nothing that depends on how many examples a batch has."""
-    recipe = RECIPES["luf/fashion-mnist-robust"]
-    train = Retraining("luf/fashion-mnist-robust", limit=500).data.train
+    recipe, train = RECIPES["luf/fashion-mnist-robust"], load("fashion-mnist", limit=500).train
     masked = train.masked(int(torch.randperm(len(train), generator=seeded(9))[0]))
     sizes = [[len(x) for x, _ in batches(split, 128, seeded(1))] for split in (train, masked)]
     assert sum(sizes[0]) == sum(sizes[1]) + 1 and len(sizes[0]) == len(sizes[1])
-    models = [build("lenet5") for _ in sizes]
-    for model, split in zip(models, (train, masked), strict=True):
-        fit(model, recipe.method, split, epochs=0, optim=recipe.optim, seed=0, progress=False)
-    assert same_weights(*models)
     x, y, kept = train.images(slice(0, 64)), train.y[:64], torch.arange(64) != 20
     attack, model = recipe.method.attack, build("lenet5", seed=3)  # type: ignore[attr-defined]
     one = attack(model, x, y, generator=seeded(1))[kept]
@@ -103,6 +86,7 @@ def test_before_the_left_out_examples_batch_the_pair_is_one_training() -> None:
 
 
 def test_stopped_and_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is trained twice; then another recipe is another training."""
     want = go(tmp_path / "other")
     calls = trained(monkeypatch, stop=6)
     with pytest.raises(KeyboardInterrupt):
@@ -111,53 +95,31 @@ def test_stopped_and_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert go(tmp_path) == want and len(calls) == 6 + 13 - 5  # the sixth was not finished
     go(tmp_path)
     assert len(calls) == 14
-
-
-def test_a_damaged_file_is_trained_anew_and_so_is_another_recipe(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    want = go(tmp_path, designs=["paired"])
-    one = retrainings(Retraining(NAME), "paired", 4)[0]
-    (folder,) = one.task(tmp_path / "runs").stored.args  # type: ignore[attr-defined]
-    (file,) = folder.glob("ckpt-*")
-    raw = file.read_bytes()
-    file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-    calls = trained(monkeypatch)
-    with pytest.warns(UserWarning, match="is skipped: its .* bytes do not hash to its name"):
-        assert go(tmp_path, designs=["paired"]) == want and calls == [(0, one.hidden)]
-    assert file.read_bytes() == raw
     monkeypatch.setitem(RECIPES, NAME, dataclasses.replace(RECIPES[NAME], epochs=1))
     go(tmp_path, designs=["paired"])
-    assert len(calls) == 1 + 5
+    assert len(calls) == 14 + 5
 
 
-def test_records_are_stored_and_verified(tmp_path: Path) -> None:
+def test_records_are_stored_and_verified_and_fewer_trainings_replace_no_more(
+        tmp_path: Path) -> None:
     want, models = go(tmp_path), tmp_path / "models"
     assert {d: load_luf(NAME, d, models) for d in DESIGNS} == json.loads(json.dumps(want))
+    few = go(tmp_path, left_out=2, designs=["paired"])["paired"]
+    assert len(few["flips"]) == 2 and len(load_luf(NAME, "paired", models)["flips"]) == 4
+    go(tmp_path, left_out=5, designs=["paired"])
+    assert len(load_luf(NAME, "paired", models)["flips"]) == 5
+    # another experiment replaces it
+    publish_luf({**few, "made_from": {**few["made_from"], "training_examples": 23}}, models)
+    assert len(load_luf(NAME, "paired", models)["flips"]) == 2
     path = models / "luf" / luf_files(models).entries()[NAME]["seeds"]["file"]
     path.write_text(path.read_text().replace('"luf_t"', '"luf_u"'))
     with pytest.raises(CourseError, match="is damaged: its sha256"):
         load_luf(NAME, "seeds", models)
+    publish_luf({**few, "design": "seeds"}, models)
+    assert load_luf(NAME, "seeds", models)["left_out"] == few["left_out"]
     with pytest.raises(CourseError,
                        match="is not stored yet. Make it: python -m course_lib luf tiny/second"):
         load_luf("tiny/second", "paired", models)
-    publish_luf({**want["paired"], "design": "seeds"}, models)
-    assert load_luf(NAME, "seeds", models)["left_out"] == want["paired"]["left_out"]
-
-
-def test_a_record_of_fewer_trainings_does_not_replace_one_of_more(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    many, models = go(tmp_path), tmp_path / "models"
-    few = go(tmp_path, left_out=2, designs=["paired"])["paired"]
-    assert len(few["flips"]) == 2
-    assert load_luf(NAME, "paired", models) == json.loads(json.dumps(many["paired"]))
-    say = f"{NAME}, paired: a record of more trainings is stored; it stays."
-    assert say in capsys.readouterr().err
-    go(tmp_path, left_out=5, designs=["paired"])
-    assert len(load_luf(NAME, "paired", models)["flips"]) == 5
-    # another experiment: the last one told
-    assert publish_luf({**few, "made_from": {**few["made_from"], "training_examples": 23}}, models)
-    (models / "luf" / luf_files(models).entries()[NAME]["paired"]["file"]).write_text("{}")
-    assert publish_luf(few, models) and len(load_luf(NAME, "paired", models)["flips"]) == 2
 
 
 @pytest.mark.parametrize(("patterns", "words", "say"), [

@@ -1,5 +1,4 @@
-"""Scores in records: made once from what is stored, the same after a kill, and plain words where
-one is undefined."""
+"""Scores in records: made once from what is stored, and the same after a kill."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from course_lib.attacks import PGD
-from course_lib.data import Split, load
+from course_lib.data import load
 from course_lib.datasets.adult import GROUPS, UNITS
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate, named
@@ -21,16 +20,8 @@ from course_lib.fairness import Report
 from course_lib.inference import predict
 from course_lib.lab import examine as examination
 from course_lib.lab import score as room
-from course_lib.lab.publish import add_scores, publish
-from course_lib.lab.score import (
-    PLANS,
-    Plan,
-    Search,
-    confidences,
-    eou_row,
-    plan_of,
-    score_stored,
-)
+from course_lib.lab.publish import add_rows, publish
+from course_lib.lab.score import PLANS, Plan, Search, confidences, plan_of, score_stored
 from course_lib.models import build
 from course_lib.recipes import Copies
 from course_lib.scores import cau, cru_eps, cru_s, eou, least_eps, success
@@ -41,24 +32,23 @@ from tests.lab.calls import counted
 NAME = "tiny/first"
 KINDS = ("bisection", "increments")
 SEARCHES = tuple(Search(kind, PGD(steps=2), 0.02, 0.1, 0.01, batch=5) for kind in KINDS)
+MADE = {"model": "lenet5", "classes": ["cat", "dog", "frog"]}
 
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with_tiny_recipes(monkeypatch)
-    examination._images.cache_clear()
-    examination.stored_model.cache_clear()
+    examination.examined_images.cache_clear()
     monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255), ("pgd10", 0.3)), SEARCHES))
-    made = {"model": "lenet5", "classes": ["cat", "dog", "frog"]}
     for seed in (0, 1):
         publish(NAME, seed, network_of(RECIPES[NAME]),
-                {"recipe": NAME, "seed": seed, "made_from": made, "reports": [], "history": [1]},
+                {"recipe": NAME, "seed": seed, "made_from": MADE, "reports": [], "history": [1]},
                 tmp_path / "models")
     return tmp_path / "models"
 
 
-def call(models: Path, **words: Any) -> list[dict[str, Any]]:
-    return score_stored([NAME], **{"jobs": 1, "out": models.parent / "runs", "models": models,
+def call(models: Path, name: str = NAME, **words: Any) -> list[dict[str, Any]]:
+    return score_stored([name], **{"jobs": 1, "out": models.parent / "runs", "models": models,
                                    "progress": False, **words})
 
 
@@ -73,8 +63,7 @@ def test_every_score_joins_the_record_and_the_weights_stay(models: Path) -> None
     for seed in (0, 1):
         record = load_record(NAME, seed=seed, root=models)
         report = load_report(NAME, seed=seed, attack="pgd10", eps=2 / 255, root=models)
-        assert list(record)[-2:] == ["scores", "history"]
-        assert load_record(NAME, seed=seed, root=models)["scores"]
+        assert list(record)[-2:] == ["scores", "history"] and record["scores"]
         assert [r["value"] for r in by_kind(rows, "CAU", seed)] == [cau(report)]
         first, _ = by_kind(rows, "CRU_s", seed)
         assert (first["attack"], first["value"]) == ("pgd10", cru_s(report))
@@ -103,30 +92,27 @@ def test_least_budgets_are_those_of_the_library(models: Path,
 
 
 def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then new weights have no scores, and are not given those of the old ones."""
+    def without_scores(seed: int, model: Any = None) -> None:
+        record = load_record(NAME, seed=seed, root=models)
+        kept = {k: v for k, v in record.items() if k != "scores"}
+        publish(NAME, seed, model or load_model(NAME, seed=seed, root=models), kept, models)
+
     want = call(models, out=models.parent / "other")
     for seed in (0, 1):
-        record = {k: v for k, v in load_record(NAME, seed=seed, root=models).items()
-                  if k != "scores"}
-        publish(NAME, seed, load_model(NAME, seed=seed, root=models), record, models)
-    calls = counted(monkeypatch, Search, "__call__", lambda *_: None, stop=4)
+        without_scores(seed)
+    calls = counted(monkeypatch, room.LeastCase, "judge", lambda *_: None, stop=4)
     with pytest.raises(KeyboardInterrupt):
         call(models)
     # three batches an estimator and seed, of five images and less
     assert call(models) == want and len(calls) == 4 + 12 - 3
     assert call(models) == want and len(calls) == 13
-
-
-def test_new_weights_are_scored_anew(models: Path) -> None:
-    call(models, seeds=1)
-    weights = entry(NAME, 0, models)["weights"]["sha256"]
-    model = load_model(NAME, root=models)
+    weights, model = entry(NAME, 0, models)["weights"]["sha256"], load_model(NAME, root=models)
     model.fc2.bias.data += 1  # type: ignore[union-attr,operator]
-    publish(NAME, 0, model, {k: v for k, v in load_record(NAME, root=models).items()
-                             if k not in ("scores", "reports")}, models)
-    assert load_scores(NAME, root=models) == []
+    without_scores(0, model)
     with pytest.raises(CourseError, match="stored anew while it was examined"):
-        add_scores(NAME, 0, [], weights, models)
-    assert call(models, seeds=1)
+        add_rows(NAME, 0, "scores", [], weights, models)
+    assert load_scores(NAME, root=models) == [] and call(models, seeds=1)
 
 
 def test_a_model_of_static_copies_is_also_shown_static_copies(
@@ -136,10 +122,8 @@ def test_a_model_of_static_copies_is_also_shown_static_copies(
     copies = Copies(NAME, PGD(0.3, 0.1, 5))
     monkeypatch.setitem(RECIPES, "tiny/static", dataclasses.replace(RECIPES[NAME], copies=copies))
     other, test = build("lenet5", seed=7, classes=3), tiny_dataset().test
-    made = {"model": "lenet5", "classes": ["cat", "dog", "frog"]}
-    publish("tiny/static", 0, other, {"made_from": made, "reports": []}, models)
-    words: dict[str, Any] = {"jobs": 1, "out": models.parent, "models": models, "progress": False}
-    rows = score_stored(["tiny/static"], **words)
+    publish("tiny/static", 0, other, {"made_from": MADE, "reports": []}, models)
+    rows = call(models, "tiny/static")
     static = [r for r in rows if r["score"] == "static"]
     assert [(r["eps"], r["attack"]) for r in static] == [(2 / 255, NAME), (0.3, NAME)]
     z = copies.attack.at(0.3)(load_model(NAME, root=models), test.images(), test.y)
@@ -147,68 +131,34 @@ def test_a_model_of_static_copies_is_also_shown_static_copies(
         right = float((predict(other, x) == test.y).double().mean())
         assert static[1][key] == pytest.approx(right)
     monkeypatch.setattr(room, "evaluate", None)
-    assert score_stored(["tiny/static"], **words) == rows
+    assert call(models, "tiny/static") == rows
 
 
-# -------------------------------------------------------------------------------------------- Adult
-
-
-@pytest.fixture(scope="module")
-def adult() -> tuple[torch.nn.Module, Split]:
-    return build("table_mlp", seed=1).eval(), load("adult").test
-
-
-def test_eou_of_adult(adult: tuple[torch.nn.Module, Split]) -> None:
-    model, test = adult
-    confidence = confidences(model, test)
-    torch.testing.assert_close(confidence, model(test.images()).softmax(1)[:, 1].detach())
-    for group, names in GROUPS.items():
-        row = eou_row(confidence, test, group, names)
-        assert row["value"] == pytest.approx(eou(confidence, test.y, test.groups[group], names))
-        assert row["left_out"] == [] and row["groups"] == list(names)
-        assert sum(map(sum, row["counts"])) == len(test)
-
-
-def test_a_group_without_members_or_of_one_label_is_named(
-        adult: tuple[torch.nn.Module, Split]) -> None:
-    model, test = adult
-    race = test.groups["race"]
-    # nobody of Other, and no rich Amer-Indian-Eskimo
-    gone = test.take((race != 3) & ~((race == 0) & (test.y == 1)))
-    row = eou_row(confidences(model, gone), gone, "race", GROUPS["race"])
-    assert row["left_out"] == ["Amer-Indian-Eskimo", "Other"]
-    assert row["groups"] == ["Asian-Pac-Islander", "Black", "White"]
-    kept = gone.take(torch.isin(gone.groups["race"], torch.tensor([1, 2, 4])))
-    number = torch.tensor([0, 0, 1, 0, 2])[kept.groups["race"]]
-    want = eou(confidences(model, kept), kept.y, number, row["groups"])
-    assert row["value"] == pytest.approx(want) and sum(map(sum, row["counts"])) == len(kept)
-    for few, say in ((test.groups["gender"] == 1,
-                      "only Male has examples of both labels; EOU comp"),
-                     (test.y == 0, "only nobody has examples of both labels")):
-        part = test.take(few)
-        with pytest.raises(CourseError, match=f"Of gender {say}"):
-            eou_row(confidences(model, part), part, "gender", GROUPS["gender"])
-
-
-def test_a_report_on_adult_bears_eps_in_its_own_units(adult: tuple[torch.nn.Module, Split]) -> None:
-    model, test = adult
+def test_adult_has_its_own_units_and_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+                                            ) -> None:
+    model, test, name = build("table_mlp", seed=1).eval(), load("adult").test, "scores/adult-robust"
     few = test.per_class(50)
     report = evaluate(model, few, named("pgd20-adult").at(15), name="pgd20-adult", progress=False)
     assert report.eps == 15 and named("pgd20-adult").scale == UNITS
     within = named("pgd20-adult")(model, few.x, few.y)
     assert ((within - few.x).abs() <= 10 * torch.tensor(UNITS) + 1e-6).all()
-
-
-# ----------------------------------------------------------------------------------- what is stored
-
-
-def scored() -> list[tuple[str, int]]:
-    return [(n, int(s)) for n, seeds in manifest().items() for s in seeds if "weights" in seeds[s]
-            and load_scores(n, seed=int(s))]
+    publish(name, 0, model, {"made_from": {"model": "table_mlp", "classes": ["<=50K", ">50K"]},
+                             "reports": [{**report.to_json(), "eps": 10.0}]}, tmp_path)
+    monkeypatch.setitem(PLANS, "adult", Plan((("pgd20-adult", 10.0),), (), groups=GROUPS))
+    monkeypatch.setattr(room, "examine_all", lambda *_, **__: None)
+    rows = score_stored([name], models=tmp_path)
+    confidence = confidences(model, test)
+    torch.testing.assert_close(confidence, model(test.images()).softmax(1)[:, 1].detach())
+    for row, (group, names) in zip(by_kind(rows, "EOU"), GROUPS.items(), strict=True):
+        assert row["value"] == pytest.approx(eou(confidence, test.y, test.groups[group], names))
+        assert row["left_out"] == [] and (row["group"], row["groups"]) == (group, list(names))
+        assert sum(map(sum, row["counts"])) == len(test)
 
 
 def test_stored_scores_are_those_of_the_stored_reports() -> None:
-    for name, seed in scored():
+    scored = [(n, int(s)) for n, seeds in manifest().items() for s in seeds
+              if "weights" in seeds[s] and load_scores(n, seed=int(s))]
+    for name, seed in scored:
         plan, kinds = plan_of(name), dict[str, list[dict[str, Any]]]()
         for row in load_scores(name, seed=seed):
             kinds.setdefault(row["score"], []).append(row)
@@ -219,6 +169,7 @@ def test_stored_scores_are_those_of_the_stored_reports() -> None:
         assert {r["estimator"]: r["told"] for r in kinds["CRU_eps"]} == {
             s.estimator: repr(s) for s in plan.searches}, name
         assert {r["group"] for r in kinds.get("EOU", [])} == set(plan.groups), name
+    assert scored
 
 
 def test_trials_of_the_rates_chose_the_nearest_to_the_papers_accuracy() -> None:

@@ -1,3 +1,5 @@
+"""A sweep trains what is missing, in order, once; the same command goes on where it was stopped."""
+
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -8,8 +10,7 @@ import torch
 from course_lib.errors import CourseError
 from course_lib.experiments import RECIPES
 from course_lib.lab import sweep as room
-from course_lib.lab.jobs import waves
-from course_lib.lab.sweep import chosen, sweep, training
+from course_lib.lab.sweep import sweep
 from course_lib.tables import list_models
 from course_lib.zoo import load_model, load_record
 from tests.helpers import drop_weights, same_weights, with_tiny_recipes
@@ -20,13 +21,9 @@ Calls = list[tuple[str, int]]
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_tiny_recipes(monkeypatch)
-
-
-@pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Which trainings really ran, in order."""
+    with_tiny_recipes(monkeypatch)
     return counted(monkeypatch, room, "run", pair)
 
 
@@ -44,53 +41,29 @@ def stored(tmp_path: Path) -> Calls:
     return [(r["recipe"], r["seed"]) for r in rows]
 
 
-def contents(tmp_path: Path) -> dict[Path, bytes]:
-    return {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
-
-
-@pytest.mark.parametrize(("patterns", "found"), [
-    (["tiny"], {"tiny/first", "tiny/second"}),
-    (["tiny/"], {"tiny/first", "tiny/second"}),
-    (["tiny/f*"], {"tiny/first"}),
-    (["*/second"], {"tiny/second"}),
-    (["tiny/first", "tiny/first"], {"tiny/first"}),
-    (["exp1/pgd-*"], {"exp1/pgd-at", "exp1/pgd-at-mixed"}),
-    (["exp1/pgd-at"], {"exp1/pgd-at"}),
-])
-def test_patterns(patterns: list[str], found: set[str]) -> None:
-    pairs = chosen(patterns)
-    assert {n for n, _ in pairs} == found and len(set(pairs)) == len(pairs)
-    assert len(pairs) == sum(RECIPES[n].seeds for n in found)
-    assert [s for _, s in pairs] == sorted(s for _, s in pairs), "soon every recipe has one model"
-    assert {s for _, s in chosen(patterns, 1)} == {0}
-
-
-@pytest.mark.parametrize("patterns", [["tony"], ["exp1/nat"], []])
-def test_a_pattern_that_matches_nothing(patterns: list[str]) -> None:
+@pytest.mark.parametrize(("patterns", "found", "seeds"), [
+    (["tiny"], ["tiny/second", "tiny/first"], 2), (["tiny/f*", "tiny/first"], ["tiny/first"], 2),
+    (["exp1/pgd-*"], ["exp1/pgd-at-mixed", "exp1/pgd-at"], 5)])
+def test_what_is_trained_seed_by_seed(patterns: list[str], found: list[str], seeds: int,
+                                      tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "run_all", lambda groups, *_, **__: [*groups])
+    assert go(tmp_path, *patterns) == [(n, s) for s in range(seeds) for n in found]
+    assert go(tmp_path, *patterns, seeds=1) == [(n, 0) for n in found]
     with pytest.raises(CourseError, match="so nothing was done"):
-        chosen(patterns)
-
-
-def test_hot_starts_come_first(tmp_path: Path) -> None:
-    def order(*pairs: tuple[str, int]) -> list[list[str]]:
-        tasks = [training(*pair, models=tmp_path) for pair in pairs]
-        return [[task.name for task in wave] for wave in waves(tasks)]
-
-    names = [f"{name}, seed {seed}" for name, seed in ALL]
-    assert order(*reversed(ALL)) == [names[1::-1], names[:1:-1]]
-    assert order(ALL[0], ALL[3]) == [[names[0], names[3]]], "another seed's"
-    assert order(ALL[2]) == [[names[2]]] and order() == []
+        go(tmp_path, *patterns, "tony")
 
 
 def test_a_sweep_trains_stores_and_then_skips(tmp_path: Path, trained: Calls) -> None:
-    records = go(tmp_path)
+    def contents() -> dict[Path, bytes]:
+        return {p: p.read_bytes() for p in (tmp_path / "models").rglob("*") if p.is_file()}
+
+    records = go(tmp_path)  # hot starts come first
     assert trained == ALL and sorted((r["recipe"], r["seed"]) for r in records) == ALL
     assert stored(tmp_path) == ALL
     sizes = list_models(root=tmp_path / "models")["bytes"]
     assert [size > 0 for size in sizes] == [True, True, False, False]
-    before, again = contents(tmp_path), go(tmp_path)
-    assert trained == ALL and again == records
-    assert contents(tmp_path) == before
+    before, again = contents(), go(tmp_path)
+    assert trained == ALL and again == records and contents() == before
     drop_weights("tiny/first", 1, tmp_path / "models")
     go(tmp_path)
     assert trained == ALL, "a record whose weights were dropped is enough"
@@ -124,27 +97,19 @@ def test_a_shortened_sweep_is_stored_under_another_name(tmp_path: Path, trained:
         (record,) = go(tmp_path, "tiny/first", seeds=1, epochs=1)
         assert record["recipe"] == "tiny/first@epochs=1"
         assert stored(tmp_path) == [("tiny/first@epochs=1", 0)] and trained == ALL[:1]
-    go(tmp_path, "tiny/first", seeds=1)
-    assert trained == [("tiny/first", 0)] * 2
 
 
-def test_the_callers_threads_are_given_back(tmp_path: Path) -> None:
+def test_jobs_change_neither_the_models_nor_the_callers_threads(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        go(tmp_path, "tiny/first", seeds=1)
-        made = load_record("tiny/first", root=tmp_path / "models")["made_from"]
-        assert torch.get_num_threads() == 2 and made["versions"]["threads"] == 1
+        go(tmp_path / "1", "tiny/first")
+        assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-
-
-def test_jobs_do_not_change_the_models(tmp_path: Path) -> None:
-    places = [tmp_path / "one", tmp_path / "two"]
-    for jobs, place in enumerate(places, 1):
-        go(place, "tiny/first", jobs=jobs, backend="threading")
+    go(tmp_path / "2", "tiny/first", jobs=2, backend="threading")
+    places = [tmp_path / "1" / "models", tmp_path / "2" / "models"]
     for seed in (0, 1):
-        assert same_weights(*(load_model("tiny/first", seed=seed, root=place / "models")
-                              for place in places))
-        one, two = (load_record("tiny/first", seed=seed, root=place / "models") for place in places)
-        assert one["history"] == two["history"]
+        assert same_weights(*(load_model("tiny/first", seed=seed, root=p) for p in places))
+        one, two = (load_record("tiny/first", seed=seed, root=p) for p in places)
+        assert one["history"] == two["history"] and one["made_from"]["versions"]["threads"] == 1

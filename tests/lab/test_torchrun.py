@@ -50,6 +50,8 @@ from tests.test_training import (
 
 ROOT = Path(__file__).parents[2]
 LOCAL = {"GLOO_SOCKET_IFNAME": "lo"}
+FIVE = dataclasses.replace(OPTIM, batch=5)  # of 26 images the last batch has one
+Result = tuple[dict[str, Tensor], list[dict[str, Any]]]  # weights and history
 
 
 class Pair:
@@ -70,11 +72,6 @@ class Pair:
         assert all(pipe.poll(240) for pipe in self.pipes), "the two wait for each other"
         return [pipe.recv() for pipe in self.pipes]
 
-    def close(self) -> None:
-        for worker in self.workers:
-            worker.kill()
-            worker.join()
-
 
 def work(rank: int, meeting: str, pipe: Any) -> None:
     os.environ.update(LOCAL)
@@ -84,20 +81,18 @@ def work(rank: int, meeting: str, pipe: Any) -> None:
     while True:
         job, words = pipe.recv()
         try:
-            answer = job(rank, *words)
-        except BaseException as e:
-            answer = e
-        pipe.send(answer)
+            pipe.send(job(rank, *words))
+        except Exception as e:
+            pipe.send(e)
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     found = Pair(tmp_path_factory.mktemp("pair"))
     yield found
-    found.close()
-
-
-Result = tuple[dict[str, Tensor], list[dict[str, Any]]]  # weights and history
+    for worker in found.workers:
+        worker.kill()
+        worker.join()
 
 
 def result(run: Run) -> Result:
@@ -110,52 +105,46 @@ def equal(a: Result, b: Result) -> bool:
     return same and a[1] == b[1]
 
 
-# ------------------------------------------------------------------------------ against one process
-
-
-def natural(rank: int, name: str, images: int, optimiser: str) -> tuple[Result, Result]:
+def natural(rank: int, name: str, images: int, optim: Optim) -> tuple[Result, Result]:
     """Before and after."""
-    shape = (1, 32, 32) if name == "lenet5" else (1, 6, 6)
-    model = build("lenet5", classes=3) if name == "lenet5" else Linear(shape, 3)
-    data = split(images, shape)
-    if name == "linear":
+    data = split(images, (1, 32, 32) if name == "lenet5" else (1, 6, 6))
+    model: nn.Module = Linear((1, 6, 6), 3)
+    if name == "lenet5":
+        model = build("lenet5", classes=3)
+    else:
         data = dataclasses.replace(data, x=data.x.double())
-    lr, momentum = (0.05, 0.9) if optimiser == "sgd" else (1e-3, 0.0)
     before = result(Run(model))
     return before, result(fit(model, METHODS["natural"](), data, epochs=2, seed=0, progress=False,
-                              optim=Optim(optimiser, lr, 5, momentum=momentum)))
+                              optim=optim))
 
 
-# the last batch: whole; one image, so that one process has none; of three
-@pytest.mark.parametrize("images", [25, 26, 28])
-@pytest.mark.parametrize(("name", "optimiser", "close"),
-                         [("linear", "sgd", 1e-12), ("linear", "adam", 1e-9),
-                          ("lenet5", "sgd", 1e-5)])
-def test_two_processes_train_as_one(pair: Pair, name: str, optimiser: str, close: float,
-                                    images: int) -> None:
-    start, alone = natural(0, name, images, optimiser)
-    (_, first), (_, second) = pair(natural, name, images, optimiser)
+SGD = Optim("sgd", 0.05, 5, momentum=0.9)
+
+
+# the last batch: of three; one image, so that one process has none; whole
+@pytest.mark.parametrize(("name", "optim", "images", "close"), [
+    ("linear", SGD, 28, 1e-12), ("linear", Optim(batch=5), 26, 1e-9), ("lenet5", SGD, 25, 1e-5)])
+def test_two_processes_train_as_one(pair: Pair, name: str, optim: Optim, images: int,
+                                    close: float) -> None:
+    start, alone = natural(0, name, images, optim)
+    (_, first), (_, second) = pair(natural, name, images, optim)
     assert equal(first, second)
     torch.testing.assert_close(first[0], alone[0], rtol=0, atol=close)
-    learnt = max((v - start[0][k]).abs().max().item() for k, v in alone[0].items())
-    assert learnt > 1000 * close
+    assert max((v - start[0][k]).abs().max().item() for k, v in alone[0].items()) > 1000 * close
     for one, two in zip(alone[1], first[1], strict=True):
         assert two == {**one, "loss": pytest.approx(one["loss"], abs=max(close, 1e-6))}
 
 
-def seen(rank: int, augment: str) -> list[tuple[Tensor, Tensor, float]]:
+def seen(rank: int) -> list[tuple[Tensor, Tensor, float]]:
     """What a method was given, and the first number that it drew, batch by batch."""
     calls: list[Any] = []
     fit(Small(), listening(METHODS["natural"], calls)(), split(26), epochs=2, seed=0,
-        progress=False,
-        optim=dataclasses.replace(OPTIM, augment=augment))
+        progress=False, optim=dataclasses.replace(OPTIM, augment="crop-flip"))
     return calls
 
 
-@pytest.mark.parametrize("augment", ["", "crop-flip"])
-def test_the_two_share_each_batch_of_one_and_draw_noise_of_their_own(pair: Pair,
-                                                                     augment: str) -> None:
-    alone, (first, second), again = seen(0, augment), pair(seen, augment), pair(seen, augment)
+def test_the_two_share_each_batch_of_one_and_draw_noise_of_their_own(pair: Pair) -> None:
+    alone, (first, second), again = seen(0), pair(seen), pair(seen)
     assert len(alone) == len(first) == len(second) == 2 * BATCHES
     for (x, y, _), (x0, y0, _), (x1, y1, _) in zip(alone, first, second, strict=True):
         assert torch.equal(torch.cat([x0, x1]), x) and torch.equal(torch.cat([y0, y1]), y)
@@ -163,9 +152,6 @@ def test_the_two_share_each_batch_of_one_and_draw_noise_of_their_own(pair: Pair,
     drawn = [number for calls in (alone, first, second) for *_, number in calls]
     assert len(set(drawn)) == len(drawn) == 6 * BATCHES
     assert [number for calls in again for *_, number in calls] == drawn[2 * BATCHES :]
-
-
-# ------------------------------------------------------------------------- what every process holds
 
 
 class Scaled(Small):
@@ -176,7 +162,7 @@ class Scaled(Small):
         self.register_buffer("scale", torch.tensor([0.4914, 1 / 3]))
 
 
-def with_everything(rank: int, every: Any) -> tuple[Result, list[int]]:
+def with_everything(rank: int) -> tuple[Result, list[int]]:
     periods = []
 
     @dataclass(frozen=True)
@@ -185,16 +171,14 @@ def with_everything(rank: int, every: Any) -> tuple[Result, list[int]]:
             periods.append(int(at.stats["seen"].sum()) if at.stats else 0)
             return super().update(state, report, at)
 
-    run = train(Listening(every), validate=validate, model=Scaled(),
-                optim=dataclasses.replace(OPTIM, batch=5))
+    run = train(Listening(3), validate=validate, model=Scaled(), optim=FIVE)
     return result(run), periods
 
 
 def test_both_hold_the_same_and_statistics_are_of_the_whole_batch(pair: Pair) -> None:
-    """Weights, running averages, memory, reports; 26 images in batches of 5, the last of one, which
-    only one of the two counts."""
-    (first, counted), (second, counted_too) = pair(with_everything, 3)
-    alone, counted_alone = with_everything(0, 3)
+    """Weights, running averages, memory, reports; the last image counts for one of the two only."""
+    (first, counted), (second, counted_too) = pair(with_everything)
+    alone, counted_alone = with_everything(0)
     assert equal(first, second)
     assert counted == counted_too == counted_alone == [0, 15, 11, 15, 11, 15]
     (two, _), (one, _) = first, alone
@@ -206,50 +190,30 @@ def test_both_hold_the_same_and_statistics_are_of_the_whole_batch(pair: Pair) ->
     assert not torch.equal(two["conv.weight"], one["conv.weight"])  # other noise, other halves
 
 
-def examined_by_one(rank: int, out: str) -> tuple[int, dict[str, Any]]:
-    calls = []
-
-    def counted(*words: Any, **named: Any) -> Report:
-        calls.append(words)
-        return evaluate(*words, **named)
-
+def once(rank: int, out: str) -> tuple[dict[str, Any], str, tuple[int, ...]]:
+    """The record; what is shown; and how often the model is examined, saved and validated."""
+    store, shown, examined, validated = Memory(), io.StringIO(), [], []
+    with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown):
+        train(Remembering("epoch"), store=store, progress=True,
+              validate=lambda *words: validated.append(words) or validate(*words))
     with pytest.MonkeyPatch.context() as patch:
         with_tiny_recipes(patch)
-        patch.setattr(recipes, "evaluate", counted)
+        patch.setattr(recipes, "evaluate", lambda *words, **named: examined.append(words)
+                      or evaluate(*words, **named))
         record = recipes.run("tiny/first", 0, out, progress=False)[1]
-    return len(calls), {k: v for k, v in record.items() if k != "seconds"}
+    return ({**record, "seconds": 0}, shown.getvalue(),
+            (len(examined), len(store.opened) + len(store.saves) + store.closed, len(validated)))
 
 
-def test_the_first_examines_for_both(pair: Pair, tmp_path: Path) -> None:
-    (calls, record), (none, same) = pair(examined_by_one, str(tmp_path))
-    assert (calls, none) == (2, 0) and record == same
+def test_the_first_shows_saves_validates_and_examines_for_both(pair: Pair, tmp_path: Path) -> None:
+    (record, shown, did), (same, nothing, other) = pair(once, str(tmp_path))
+    assert "21/21" in shown and nothing == "" and record == same
+    assert did == (2, 2 + EPOCHS, EPOCHS) and other == (0, 0, 0)
     assert len(record["reports"]) == 1 and record["validation"]["counts"] == [3, 3, 3]
 
 
-def one_does(rank: int) -> tuple[str, int, int]:
-    """What is shown, how often the store is used, and how often the model is validated."""
-    store, shown, calls = Memory(), io.StringIO(), []
-
-    def counted(model: nn.Module, at: Step) -> Report:
-        calls.append(at)
-        return validate(model, at)
-
-    with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown):
-        train(Remembering("epoch"), validate=counted, store=store, progress=True)
-    return shown.getvalue(), len(store.opened) + len(store.saves) + store.closed, len(calls)
-
-
-def test_the_first_shows_saves_and_validates_for_both(pair: Pair) -> None:
-    (shown, used, validated), other = pair(one_does)
-    assert "21/21" in shown and (used, validated) == (2 + EPOCHS, EPOCHS) and other == ("", 0, 0)
-
-
-# ----------------------------------------------------------------------------------------- resuming
-
-
-def resumed_everywhere(rank: int, every: Any) -> list[bool]:
-    words = {"validate": validate, "method": Remembering(every),
-             "optim": dataclasses.replace(OPTIM, batch=5)}
+def resumed_everywhere(rank: int) -> list[bool]:
+    words = {"validate": validate, "method": Remembering(3), "optim": FIVE}
     whole, saves = result(train(**words)), Memory()
     same = [equal(whole, result(train(store=saves, save_every=0, **words)))]
     for step in range(1, 19):  # the second process has nothing but what the first one tells it
@@ -258,9 +222,8 @@ def resumed_everywhere(rank: int, every: Any) -> list[bool]:
     return same
 
 
-@pytest.mark.parametrize("every", [None, 3])
-def test_resuming_from_every_batch_gives_the_same_bits(pair: Pair, every: Any) -> None:
-    assert pair(resumed_everywhere, every) == [[True] * 19] * 2
+def test_resuming_from_every_batch_gives_the_same_bits(pair: Pair) -> None:
+    assert pair(resumed_everywhere) == [[True] * 19] * 2
 
 
 def stopped(rank: int, who: int, signals: int) -> tuple[int, list[int], bool]:
@@ -270,16 +233,15 @@ def stopped(rank: int, who: int, signals: int) -> tuple[int, list[int], bool]:
 
     def ring(at: Step) -> None:
         batches.append(at.batch)
-        if rank == who and len(batches) == 9:
-            for _ in range(signals):
-                signal.raise_signal(signal.SIGTERM)
+        for _ in range(signals if rank == who and len(batches) == 9 else 0):
+            signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(KeyboardInterrupt):
         train(Remembering(before=ring), store=store)
     return len(batches), sorted(store.saves), equal(result(train()), result(train(store=store)))
 
 
-@pytest.mark.parametrize(("who", "signals"), [(0, 1), (1, 1), (1, 2)])
+@pytest.mark.parametrize(("who", "signals"), [(0, 1), (1, 2)])
 def test_a_signal_to_one_stops_both_after_the_same_batch(pair: Pair, who: int,
                                                          signals: int) -> None:
     assert pair(stopped, who, signals) == [(9, [7, 9], True), (9, [], True)]
@@ -311,17 +273,14 @@ def failing(rank: int, who: int, where: str) -> tuple[str, list[int], bool]:
                          [(1, "after", [4]), (0, "before", [4]), (0, "validate", [7, 10])])
 def test_what_fails_in_one_fails_in_both_and_nothing_is_lost(pair: Pair, who: int, where: str,
         saves: list[int]) -> None:
-    found = pair(failing, who, where)
-    own, other = found[who], found[1 - who]
-    assert own[0] == "ArithmeticError: stopped here on purpose"
-    assert (other[0] == f"CourseError: Process {who} of 2 (from 0) failed: "
-            "ArithmeticError: stopped here on purpose")
-    assert found[0][1] == saves and found[1][1] == [] and own[2] and other[2]
+    found, reason = pair(failing, who, where), "ArithmeticError: stopped here on purpose"
+    assert found[who][0] == reason and found[0][2] and found[1][2]
+    assert found[1 - who][0] == f"CourseError: Process {who} of 2 (from 0) failed: {reason}"
+    assert found[0][1] == saves and found[1][1] == []
 
 
 def kept(rank: int, folder: str) -> dict[str, Any]:
-    store = Store(folder)
-    train(store=store, epochs=1)
+    train(store=Store(folder), epochs=1)
     return dict(json.loads((Path(folder) / "store.json").read_text())["environment"])
 
 
@@ -332,82 +291,40 @@ def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
         kept(0, str(tmp_path / "two"))
     assert "processes of torchrun" not in kept(0, str(tmp_path / "one"))
     first, second = pair(kept, str(tmp_path / "one"))
-    assert "processes of torchrun is 2, was not given" in str(first) and str(
-        second) == f"Process 0 of 2 (from 0) failed: {first}"
-
-
-# --------------------------------------------------------------------------------- the group itself
-
-
-def test_one_process_is_a_group_that_does_nothing() -> None:
-    x, y, loss = torch.rand(5, 2), torch.arange(5), torch.tensor(0.25)
-    stats = {"seen": y}
-    with parallel.joined() as group:
-        assert group is training.processes and type(group) is training.Alone
-        assert group.share(x, y) == (x, y, 1.0) and group.from_first(stats) is stats
-        assert group.exchange(Small(), [], loss, stats, 0.5) == (0.25, stats)
-        assert group.any(True) and not group.any(False) and group.identity() == {}
-        with pytest.raises(ArithmeticError, match="as it is"), group.together():
-            raise ArithmeticError("as it is")
-    assert not dist.is_initialized()
-
-
-@pytest.mark.parametrize(("images", "size"), [(1, 2), (2, 2), (5, 2), (3, 4), (128, 8)])
-def test_shares_are_even_and_weigh_one(images: int, size: int) -> None:
-    x, y = torch.rand(images, 2), torch.arange(images)
-    shares = [Group(rank, size).share(x, y) for rank in range(size)]
-    weights = [w for *_, w in shares]
-    assert sum(weights) == pytest.approx(1) and max(weights) - min(weights) < 1.001 / images
-    assert all(len(mine) for _, mine, _ in shares)
-    assert torch.equal(torch.cat([mine for _, mine, w in shares if w]), y)
+    assert "processes of torchrun is 2, was not given" in str(first)
+    assert str(second) == f"Process 0 of 2 (from 0) failed: {type(first).__name__}: {first}"
 
 
 def test_a_restart_does_not_meet_the_dead() -> None:
-    """The store still holds what two processes of an earlier start left in it."""
+    """The store still holds what the processes of earlier starts left in it."""
     store, names = dist.HashStore(), []
     for _ in range(3):
         with ThreadPoolExecutor(3) as pool:
-            found = list(pool.map(lambda rank: parallel.met(store, rank, 3), range(3)))
-        assert len(set(found)) == 1
-        names.append(found[0])
+            found = set(pool.map(lambda rank: parallel.met(store, rank, 3), range(3)))
+        assert len(found) == 1
+        names += found
     assert len(set(names)) == 3
-
-
-# ---------------------------------------------------------------------------------- torchrun itself
 
 
 # 640 images, 5 batches an epoch, noise in each
 WORDS = ("tune/trades-1-12", "--limit", "800", "--epochs", "3")
-# the second process is killed after its seventh batch; then, after the restart, the first after its
-# third
-KILLS = ((1, 7), (0, 3))
+# the second process is killed after its seventh batch; after the restart the first after its third
+KILLS = {("1", "0"): 7, ("0", "1"): 3}
 
 
-def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
-    here = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2")
-    return call([sys.executable, "-m", "torch.distributed.run", *here, *words])
+def call(*command: str, **more: str) -> str:
+    """What a command shows that ends well and says once that it is finished."""
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **LOCAL, **more}, text=True,
+                          capture_output=True, timeout=400, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0 and done.stdout.count("finished") == 1, done.stderr
+    return done.stdout + done.stderr
 
 
-def call(command: list[str], **more: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **LOCAL, **more}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True,
-                          timeout=400, stdin=subprocess.DEVNULL)
-
-
-def plain(thing: Any) -> Any:
-    """Tensors as lists, so that == is to the bit."""
-    if isinstance(thing, dict):
-        return {k: plain(v) for k, v in thing.items()}
-    if isinstance(thing, list | tuple):
-        return [plain(v) for v in thing]
-    return thing.tolist() if isinstance(thing, Tensor) else thing
-
-
-def end_of(out: Path) -> tuple[int, Any]:
-    """The last checkpoint, without the seconds that it took."""
+def end_of(out: Path) -> str:
+    """The last checkpoint to the bit, without the seconds that it took."""
     (place,) = out.rglob("store.json")
     step, state = Store(place.parent).latest() or (0, {})
-    return step, plain({k: v for k, v in state.items() if k != "seconds"})
+    return json.dumps([step, {**state, "seconds": 0}], default=Tensor.tolist)
 
 
 def killed(out: str, *words: str) -> int:
@@ -416,57 +333,40 @@ def killed(out: str, *words: str) -> int:
 
     from course_lib.__main__ import main
 
-    steps = iter(range(1, 1000))
+    steps, me = iter(range(1, 1000)), (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"])
 
     def kill(*_: Any) -> None:
-        step = next(steps)
-        for number, (rank, at) in enumerate(KILLS):
-            if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"], step) == (str(rank),
-                    str(number), at):
-                Path(f"{out}.kill-{number}").touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+        if next(steps) == KILLS.get(me):
+            Path(f"{out}.kill-{me[1]}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     register_optimizer_step_post_hook(kill)
     return main(["train", *words, "--out", out])
 
 
 def test_killed_processes_are_started_again_and_end_with_the_same_weights(tmp_path: Path) -> None:
-    """TRADES. The undisturbed run is started by the batch script of docs/scaling.md."""
-    done = slurm(tmp_path, *WORDS, "--out", str(tmp_path / "whole"))
-    assert done.returncode == 0 and done.stdout.count(
-        "finished: tune/trades-1-12@limit=800@epochs=3") == 1, done.stderr
-    again = torchrun("--max-restarts", "2", "-m", "tests.lab.test_torchrun",
-                     str(tmp_path / "killed"),
-                     *WORDS)
-    assert again.returncode == 0 and again.stdout.count("finished") == 1, again.stderr
-    # Not torchrun's report of them: it names the first that it finds ended, the killed one or the
-    # one that lost it
-    assert sorted(p.name for p in tmp_path.glob("*.kill-*")) == [f"killed.kill-{n}"
-        for n in range(len(KILLS))], again.stderr
-    # The first process saves when it loses the second one (in batch 7, or 8 once that is done);
-    # killed itself, it has lost what came after
-    resumed = re.findall(r"resuming at epoch (\d), batch (\d) of 5", again.stderr)
-    assert resumed in ([("2", "1")] * 2, [("2", "2")] * 2), again.stderr
-    assert end_of(tmp_path / "killed") == end_of(tmp_path / "whole") and end_of(tmp_path
-        / "whole")[0] == 15
-
-
-def slurm(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The batch script of docs/scaling.md as Slurm would start it on one machine with two
-    processors."""
+    """TRADES. The undisturbed run is started by the batch script of docs/scaling.md, as Slurm would
+    start it on one machine with two processors."""
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--local-addr", "127.0.0.1")
     (script,) = re.findall(r"```text\n(#!/bin/bash\n.*?)```",
                            (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8"), re.S)
-    (folder / "bin").mkdir()
-    run = f'{sys.executable} -m torch.distributed.run --local-addr 127.0.0.1 "$@"'
+    (tmp_path / "train.sbatch").write_text(script)
     for name, does in {"srun": 'exec "$@"', "scontrol": "echo 127.0.0.1",
-                       "torchrun": f"exec {run}"}.items():
-        (folder / "bin" / name).write_text(f"#!/bin/bash\n{does}\n")
-        (folder / "bin" / name).chmod(0o755)
-    (folder / "train.sbatch").write_text(script)
-    machine = {"SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "here", "SLURM_JOB_ID": str(os.getpid()),
-               "SLURM_GPUS_ON_NODE": "2", "SLURM_CPUS_PER_TASK": "2"}
-    return call(["bash", str(folder / "train.sbatch"), *words],
-                PATH=f"{folder / 'bin'}:{os.environ['PATH']}", **machine)
+                       "torchrun": f'exec {" ".join(torchrun)} "$@"'}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    call("bash", str(tmp_path / "train.sbatch"), *WORDS, "--out", str(tmp_path / "whole"),
+         PATH=f"{tmp_path}:{os.environ['PATH']}", SLURM_NNODES="1", SLURM_JOB_NODELIST="here",
+         SLURM_JOB_ID=str(os.getpid()), SLURM_GPUS_ON_NODE="2", SLURM_CPUS_PER_TASK="2")
+    again = call(*torchrun, "--standalone", "--nproc-per-node", "2", "--max-restarts", "2", "-m",
+                 "tests.lab.test_torchrun", str(tmp_path / "killed"), *WORDS)
+    assert len([*tmp_path.glob("killed.kill-*")]) == len(KILLS), again
+    # The first process saves when it loses the second one (in batch 7, or 8 once that is done);
+    # killed itself, it has lost what came after
+    resumed = re.findall(r"resuming at epoch (\d), batch (\d) of 5", again)
+    assert resumed in ([("2", "1")] * 2, [("2", "2")] * 2), again
+    assert end_of(tmp_path / "killed") == end_of(tmp_path / "whole")
+    assert end_of(tmp_path / "whole").startswith("[15, ")
 
 
 if __name__ == "__main__":
