@@ -87,10 +87,6 @@ def test_steps_on_a_linear_model() -> None:
     steps = d.steps_to_wrong(Threshold(), data, PGD(0.1, 0.02, 20, start="clean"))
     assert steps.t.tolist() == [3, 1, 0, 5, 20]
     assert np.isnan(steps.mean[0]) and steps.mean[1] == pytest.approx(29 / 5)
-    assert (steps.censored[1], steps.of_the_lost[1]) == pytest.approx((1 / 5, 9 / 4))
-    held = d.Steps(torch.tensor([7, 7, 2]), torch.tensor([0, 0, 1]), 7, ("a", "b"))
-    assert np.isnan(held.of_the_lost[0]) and held.of_the_lost[1] == 2
-    assert held.censored.tolist() == [1, 0] and held.mean.tolist() == [7, 2]
 
 
 def test_distance_to_the_boundary_of_a_linear_model() -> None:
@@ -115,10 +111,8 @@ def test_distance_to_the_boundary_of_a_linear_model() -> None:
 
 def test_eq_4_by_hand_and_its_parts_between_and_within_classes() -> None:
     delta, distance = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.0, 3.0, 3.0])
-    # delta less its mean, 3: -2, -1, 3; less the centre: 0, 1, 4
+    # delta less its mean, 3: -2, -1, 3
     assert d.constraint(delta, distance) == pytest.approx((0 - 3 + 9) / 3)
-    centre = torch.tensor([1.0, 1.0, 2.0])
-    assert d.constraint(delta, distance, centre) == pytest.approx((0 + 3 + 12) / 3)
     # all equally far: fair
     assert d.constraint(delta, torch.full((3,), 5.0)) == pytest.approx(0, abs=1e-12)
     delta, distance = torch.rand(2, 60, generator=seeded(4))
@@ -130,24 +124,6 @@ def test_eq_4_by_hand_and_its_parts_between_and_within_classes() -> None:
     assert d.between_classes(delta, distance, torch.arange(60)) == pytest.approx(total)
 
 
-def test_perturbations_grow_step_by_step() -> None:
-    """Four pixels move by .02 a step: ||z_t - x||_2 = .04 t up to the budget, here after three of
-    five steps."""
-    attack = PGD(0.06, 0.02, 5, start="clean")
-    last, mean = d.perturbations(Threshold(), flat(0.7), torch.tensor([1]), attack)
-    assert last.item() == pytest.approx(0.12, abs=1e-6)
-    assert mean.item() == pytest.approx((0.04 + 0.08 + 3 * 0.12) / 5, abs=1e-6)
-
-
-def test_correlations() -> None:
-    u, steep = np.arange(1.0, 5), np.exp([3.0, 6.0, 9.0, 12.0])
-    assert d.correlation(u, 5 - 2 * u) == pytest.approx(-1)
-    assert d.correlation(u, np.array([1.0, -1.0, -1.0, 1.0])) == pytest.approx(0)
-    assert d.correlation(u, steep) < 0.95
-    assert d.correlation(u, steep, ranks=True) == pytest.approx(1)
-    assert np.isnan(d.correlation(u, np.ones(4)))
-
-
 @pytest.mark.parametrize("bad", [
     lambda: d.confusion(torch.tensor([0, 1]), torch.tensor([0]), 2),  # a prediction is missing
     lambda: d.confusion(torch.tensor([0]), torch.tensor([2]), 2),
@@ -155,8 +131,7 @@ def test_correlations() -> None:
     lambda: d.kept(torch.tensor([[1, 0], [0, 0]])),  # a class without images
     lambda: d.steps_to_wrong(Threshold(), split(0)),
     lambda: d.constraint(torch.zeros(0), torch.zeros(0)),
-    lambda: d.constraint(torch.ones(3), torch.ones(3), torch.ones(2)),
-    lambda: d.correlation(np.ones(1), np.ones(1)),
+    lambda: d.constraint(torch.ones(3), torch.ones(2)),
 ])
 def test_bad_input_gets_a_sentence(bad: Callable[[], object]) -> None:
     with pytest.raises(CourseError):
