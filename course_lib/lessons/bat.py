@@ -1,8 +1,6 @@
 """Notebook 04: exercises on the boundary pair and on how evenly predictions are spread; the tables
 that BAT's authors print; and the measures of its two kinds of fairness."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -149,8 +147,6 @@ PAIR = Exercise(_pair, cases=WALKS, mistakes={
         lambda right, extra: (_pair(right, 0)[1] - 1, _pair(right, extra)[1]),
     "If too few iterates are wrong, x_a is the end of the walk, z_K, and K is len(right).":
         lambda right, extra: (_pair(right, 0)[0], min(_pair(right, extra)[1], len(right) - 1)),
-    "The two are swapped. Return x_c first, then x_a.":
-        lambda right, extra: _pair(right, extra)[::-1],
 }, hints=(
     "First list the wrong iterates: [t for t in range(len(right)) if not right[t]].",
     "x_c is one before the first of them, not below 0. x_a is entry `extra` of it, or len(right).",
@@ -180,8 +176,6 @@ COLUMNS = Exercise(_unevenness, cases=[(torch.tensor(m).float(),) for m in MATRI
         partial(_unevenness, columns=lambda m: m.sum(0) / m.sum()),
     "You left out the right answers. All answers count here, also the diagonal.":
         lambda m: _unevenness(m - torch.diag(m.diagonal()) + 1e-12),
-    "Scale the columns to sum to one before you compare them with 1/C.":
-        partial(_unevenness, columns=lambda m: _shares(m).sum(0)),
     "This is the largest deviation of one class. Add up all deviations and halve the sum.":
         lambda m: float((_shares(m).mean(0) - 1 / len(m)).abs().max()),
 }, hints=(

@@ -1,7 +1,5 @@
 """Exercises of notebook 03: multipliers to margins, and shuffled labels."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -31,10 +29,6 @@ MARGINS = Exercise(_margins, cases=STATES, tolerance=1e-5, mistakes={
         lambda lam, gap, rate, low, high: torch.exp(2 * (lam + rate * gap).clamp(low, high)),
     "The sign is wrong. A class with a gap above the tolerance gets a larger margin.":
         lambda lam, gap, rate, low, high: _margins(lam, -gap, rate, low, high),
-    "These are the margins before the update. Move the multiplier first.":
-        lambda lam, gap, rate, low, high: _margins(lam, gap, 0.0, low, high),
-    "This adds, but the rule multiplies: the margin is the exponential.":
-        lambda lam, gap, rate, low, high: (1 + 2 * (lam + rate * gap)).clamp(low, high),
 }, hints=(
     "First move the multiplier, lam + rate * gap; then exp(2 lambda); then the clip.",
     "torch.exp(...) and .clamp(low, high), in this order.",
@@ -49,7 +43,6 @@ OPTIMUM = Exercise(lambda share, classes: 1 - share + share / classes, cases=SHA
         lambda share, classes: share * (1 - 1 / classes),
     "A random label is one of C classes, the true one among them: share / C.":
         lambda share, classes: 1 - share + share / (classes - 1),
-    "This is the probability of one wrong class.": lambda share, classes: share / classes,
     "The shares are swapped. `share` of the terms have random labels.":
         lambda share, classes: share + (1 - share) / classes,
 }, hints=(

@@ -1,30 +1,25 @@
 """Exercises of notebook 02: multipliers to weights, one dual update, and differences per seed."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from course_lib.lessons.lesson import Exercise
+from course_lib.lessons.lesson import Exercise, noise
 
 # two, none and all above zero; not always ten classes
 LAM = [(torch.tensor([0.0, 0.0, 0.3, 0.05]),), (torch.zeros(5),),
-       (0.05 * torch.rand(10, generator=torch.Generator().manual_seed(4)),)]
+       (0.05 * noise(4, 10),)]
 WEIGHTS = Exercise(lambda lam: 1 / len(lam) + lam - lam.mean(), cases=LAM,
                    tolerance=1e-5, mistakes={
     "1/C is missing: it is each class's weight where every multiplier is zero.":
         lambda lam: lam - lam.mean(),
     "These sum to more than one. Subtract the mean of lam.": lambda lam: 1 / len(lam) + lam,
-    "You subtract the sum of lam. Subtract its mean, the sum divided by C.":
-        lambda lam: 1 / len(lam) + lam - lam.sum(),
     "You scale the weights to sum to one. The Lagrangian subtracts the mean of lam.":
         lambda lam: (1 / len(lam) + lam) / (1 + lam.sum()),
     "This is the report's softmax, not the Lagrangian.": lambda lam: torch.softmax(lam, 0),
     "There are not always ten classes: 1/C with C = len(lam).": lambda lam: 0.1 + lam - lam.mean(),
-    "Every class starts from 1/C, not from 1.": lambda lam: 1 + lam - lam.mean(),
 }, hints=(
     "1/C, plus the class's own multiplier, minus its share of the cost of all multipliers.",
     "(1/C) times the sum of all lam is lam.mean(), and C is len(lam).",
@@ -63,10 +58,6 @@ UPDATE = Exercise(_update, cases=STATES, tolerance=1e-5, mistakes={
             (new := _update(lam, e, m, tau, a, math.inf)) * lim / new.sum()),
     "The old multiplier is missing. The new one is the old one plus the step.":
         lambda lam, e, m, tau, a, lim: _update(0 * lam, e, m, tau, a, lim),
-    "You limit each multiplier to lim. The limit is on their sum.":
-        lambda lam, e, m, tau, a, lim: _update(lam, e, m, tau, a, math.inf).clamp(max=lim),
-    "The sign is wrong. A gap above tau makes the multiplier grow.":
-        lambda lam, e, m, tau, a, lim: _update(lam, e, m, tau, -a, lim),
 }, hints=(
     "Three steps: lam + rate * gap with gap = err - mean - tau; not below 0; a sum of at most lim.",
     "moved = (lam + rate * (err - mean - tau)).clamp(min=0); then compare the sum to lim.",
@@ -88,10 +79,6 @@ PAIRED = Exercise(lambda b, a, t: t * (a - b).std() / len(b) ** 0.5, cases=PAIRS
         lambda b, a, t: (a - b).std() / len(b) ** 0.5,
     "This is the whole width. Return how far the interval reaches to each side.":
         lambda b, a, t: 2 * t * (a - b).std() / len(b) ** 0.5,
-    "For a sample divide by n - 1, as torch's std does by default.":
-        lambda b, a, t: t * (a - b).std(unbiased=False) / len(b) ** 0.5,
-    "This is the mean change itself. Return the half-width of its interval.":
-        lambda b, a, t: (a - b).mean(),
 }, hints=(
     "First take the five differences after - before. From here on use only these.",
     "t times the std of the differences, divided by the root of their number.",

@@ -1,20 +1,16 @@
 """Exercises of notebook 00: one step of PGD, and the first wrong iterate of a walk."""
 
-from __future__ import annotations
-
-import torch
 from torch import Tensor
 
-from course_lib.lessons.lesson import Cases, Exercise
+from course_lib.lessons.lesson import Cases, Exercise, noise
 
 
 def _pictures() -> Cases:
     """Dark and bright pixels, iterates inside the ball and at its edge, gradients of any size."""
-    g, cases = torch.Generator().manual_seed(1), []
+    (x, u, v), cases = noise(1, 3, 3, 1, 4, 4), []
+    x = (1.4 * x - 0.2).clamp(0, 1)
     for eps, a in ((8 / 255, 2 / 255), (0.3, 0.2)):
-        x = (1.4 * torch.rand(3, 1, 4, 4, generator=g) - 0.2).clamp(0, 1)
-        z = (x + eps * (2 * torch.rand(x.shape, generator=g) - 1)).clamp(0, 1)
-        cases.append((z, x, torch.randn(x.shape, generator=g), a, eps))
+        cases.append(((x + eps * (2 * u - 1)).clamp(0, 1), x, 4 * v - 2, a, eps))
     return cases
 
 
@@ -56,8 +52,6 @@ CROSSING = Exercise(_first_wrong, cases=WALKS, mistakes={
         lambda r: r.index(False) if False in r else len(r),
     "This raises an error if the walk never crosses. Return the last index, K, instead.":
         lambda r: r.index(False),
-    "This is the last wrong iterate. Find the first.":
-        lambda r: max((t for t, ok in enumerate(r) if not ok), default=len(r) - 1),
 }, hints=(
     "right[t] says whether z_t is still classified correctly. Look for the first False.",
     "right.index(False) finds it, or raises if there is none. Test `False in right`.",

@@ -1,7 +1,5 @@
 """Exercises of notebook 06: thresholds, weights and margins, and the errors it predicts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any

@@ -70,15 +70,6 @@ def test_a_tensor_is_as_good_as_a_list_and_arguments_are_copies() -> None:
     assert check("02.update", lambda *case: (update(*case), case[1].zero_())[0])
 
 
-def test_a_word_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = Exercise(solution=lambda: "Shirt", hints=("Look at the bars.",),
-                    mistakes={"That is the easiest class.": lambda: "Trouser"})
-    monkeypatch.setattr(lesson, "exercises", lambda: {"99.word": task})
-    assert check("99.word", " shirt ")
-    assert "easiest" in repr(check("99.word", "Trouser"))
-    assert "a word" in repr(check("99.word", 6))
-
-
 def test_an_unknown_exercise_lists_the_known_ones() -> None:
     with pytest.raises(CourseError, match=r"Unknown exercise '00\.stop'.*00\.step"):
         check("00.stop", 1)
