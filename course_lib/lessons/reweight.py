@@ -13,8 +13,7 @@ LAM = [(torch.tensor([0.0, 0.0, 0.3, 0.05]),), (torch.zeros(5),),
        (0.05 * noise(4, 10),)]
 WEIGHTS = Exercise(lambda lam: 1 / len(lam) + lam - lam.mean(), cases=LAM,
                    tolerance=1e-5, mistakes={
-    "1/C is missing: it is each class's weight where every multiplier is zero.":
-        lambda lam: lam - lam.mean(),
+    "1/C is missing, the weight where all multipliers are zero.": lambda lam: lam - lam.mean(),
     "These sum to more than one. Subtract the mean of lam.": lambda lam: 1 / len(lam) + lam,
     "You scale the weights to sum to one. The Lagrangian subtracts the mean of lam.":
         lambda lam: (1 / len(lam) + lam) / (1 + lam.sum()),
@@ -41,16 +40,13 @@ STATES = [
     (torch.tensor([0.01, 0, 0, 0.1]), torch.tensor([0.3, 0.1, 0.2, 0.2]), 0.2, 0.0, 2.0, 0.25),
 ]
 
-
 UPDATE = Exercise(_update, cases=STATES, tolerance=1e-5, mistakes={
-    "A multiplier of a constraint must not be negative. Clamp it at 0.":
-        partial(_update, least=-math.inf),
+    "No multiplier of a constraint is negative. Clamp it at 0.": partial(_update, least=-math.inf),
     "The limit is missing. If the multipliers sum to more than lim, scale all down.":
         lambda lam, e, m, tau, a, lim: _update(lam, e, m, tau, a, math.inf),
     "You clamp the gap. A class that does better than it must should lose weight again.":
         lambda lam, e, m, tau, a, lim: _update(lam, e.clamp(min=m + tau), m, tau, a, lim),
-    "The tolerance is missing. The gap is err - mean - tau.":
-        lambda lam, e, m, tau, a, lim: _update(lam, e, m, 0.0, a, lim),
+    "The tolerance is missing.": lambda lam, e, m, tau, a, lim: _update(lam, e, m, 0.0, a, lim),
     "You do not subtract the average. The gap is how far a class is above the average.":
         lambda lam, e, m, tau, a, lim: _update(lam, e, 0.0, tau, a, lim),
     "You always scale to lim. Scale down only if the sum exceeds lim.":
@@ -63,7 +59,6 @@ UPDATE = Exercise(_update, cases=STATES, tolerance=1e-5, mistakes={
     "moved = (lam + rate * (err - mean - tau)).clamp(min=0); then compare the sum to lim.",
 ), praise="Dual ascent: the multiplier grows as long as its constraint is violated.")
 
-
 # five made-up seeds, as many as in the notebook; then three, where pairing helps more
 BEFORE = torch.tensor([0.470, 0.512, 0.455, 0.490, 0.438])
 PAIRS = [(BEFORE, BEFORE - torch.tensor([0.10, 0.12, 0.09, 0.11, 0.13]), 2.7764),
@@ -71,8 +66,7 @@ PAIRS = [(BEFORE, BEFORE - torch.tensor([0.10, 0.12, 0.09, 0.11, 0.13]), 2.7764)
 PAIRED = Exercise(lambda b, a, t: t * (a - b).std() / len(b) ** 0.5, cases=PAIRS, mistakes={
     "This is for two unrelated groups. Pairs share a seed: take the differences first.":
         lambda b, a, t: t * ((b.var() + a.var()) / len(b)) ** 0.5,
-    "This is the spread of one change. The mean of n changes varies sqrt(n) times less.":
-        lambda b, a, t: t * (a - b).std(),
+    "This is the spread of one change, not of their mean.": lambda b, a, t: t * (a - b).std(),
     "You divide by n. The standard deviation of a mean of n values is smaller by sqrt(n).":
         lambda b, a, t: t * (a - b).std() / len(b),
     "This is one standard error. The 95 % interval reaches t of them to each side.":

@@ -77,8 +77,7 @@ LUF = Exercise(_luf, cases=_probabilities(), mistakes={
     "LUF_t counts how many models change a prediction, not whether any of them does.":
         lambda full, without: (
             (luf := _luf(full, without))[0], _flips(full, without).any(0).double().mean(), luf[2]),
-    "LUF_t and LUF_l are swapped.":
-        lambda full, without: (_luf(full, without)[0], *_luf(full, without)[:0:-1]),
+    "LUF_t and LUF_l are swapped.": lambda F, G: (_luf(F, G)[0], *_luf(F, G)[:0:-1]),
     "LUF is a mean over the test examples. This is the largest change of all.":
         lambda full, without: ((without - full).abs().max(), *_luf(full, without)[1:]),
 }, hints=(

@@ -51,7 +51,6 @@ def _predictions() -> Cases:
     clean, attacked = torch.where(u < 0.3, a, y), torch.where(v < 0.6, b, y)
     return [(y, clean, attacked), (y[:100], clean[:100], attacked[:100])]
 
-
 BOUNDARY = Exercise(lambda y, clean, attacked: _share((clean == y) & (attacked != y)),
                     cases=_predictions(), mistakes={
     "This is the share of predictions that changed, as in the reproduction's code. It also counts "
@@ -71,15 +70,11 @@ BOUNDARY = Exercise(lambda y, clean, attacked: _share((clean == y) & (attacked !
     "Combine two conditions with &: (clean == y) & (attacked != y). Then take the mean, as float.",
 ), praise="The robust error is exactly the standard error plus the boundary error.")
 
-
 RATES = [(0.3, 1000), (0.03, 1000), (0.5, 10_000), (0.12, 250)]
 CHANCE = Exercise(lambda p, n: 1.96 * math.sqrt(p * (1 - p) / n), cases=RATES, mistakes={
-    "This is one standard error. A 95 % interval reaches 1.96 of them to each side.":
-        lambda p, n: math.sqrt(p * (1 - p) / n),
-    "Take the square root of the whole fraction, p (1 - p) / n.":
-        lambda p, n: 1.96 * math.sqrt(p * (1 - p)) / n,
-    "The square root is missing. p (1 - p) / n is a variance; the interval needs its root.":
-        lambda p, n: 1.96 * p * (1 - p) / n,
+    "One standard error: a 95 % interval reaches 1.96.": lambda p, n: math.sqrt(p * (1 - p) / n),
+    "Take the root of the whole fraction.": lambda p, n: 1.96 * math.sqrt(p * (1 - p)) / n,
+    "The root is missing: p (1 - p) / n is a variance.": lambda p, n: 1.96 * p * (1 - p) / n,
     "This is the whole width. Return how far the interval reaches to each side.":
         lambda p, n: 3.92 * math.sqrt(p * (1 - p) / n),
     "The variance of one yes-or-no draw is p (1 - p), not p.": lambda p, n: 1.96 * math.sqrt(p / n),
