@@ -1,6 +1,5 @@
 """DAFA, CFA, FAAL, WAT and CFOL: each by hand, and the limits in which it is another method."""
 
-import dataclasses
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,7 +14,7 @@ from torch.testing import assert_close
 
 from course_lib.attacks import PGD
 from course_lib.errors import CourseError
-from course_lib.experiments import RECIPES, contest
+from course_lib.experiments import contest
 from course_lib.fairness import Report
 from course_lib.methods import METHODS, Method, Step
 from course_lib.methods.base import State
@@ -38,12 +37,25 @@ def loss_of(method: Method, state: State | None = None) -> torch.Tensor:
     return out[0] if isinstance(out, tuple) else out
 
 
-def test_dafa_with_lam_0_is_trades() -> None:
-    """Also after the warm-up, whatever the classes confuse."""
-    dafa = METHODS["dafa"](lam=0.0)
-    state = dafa.update(dafa.init_state(3), None, at(7, p=[[3, 1, 0], [1, 2, 1], [0, 4, 0]],
-                                                    n=[4, 4, 4]))
-    assert_close(loss_of(dafa, state), loss_of(METHODS["trades"]()))
+DAFA_0, CFA_PLAIN = METHODS["dafa"](lam=0.0), METHODS["cfa"](plain=True, attack=CLEAN)
+CFA_EVEN = METHODS["cfa"](lambda1=0.25, plain=True, attack=CLEAN)
+CFOL_EVEN = METHODS["cfol"](eta=0.1, gamma=1.0, attack=CLEAN)
+CONFUSED = {"p": [[3, 1, 0], [1, 2, 1], [0, 4, 0]], "n": [4, 4, 4]}
+WAT_0, COSTS = METHODS["wat"](eta=0.0), {"loss": [4.0, 8.0, 12.0], "n": [4.0] * 3}
+
+
+@pytest.mark.parametrize(("method", "step", "other", "factor"), [
+    (DAFA_0, at(7, **CONFUSED), "trades", 1),  # also after the warm-up, whatever is confused
+    (CFA_PLAIN, at(), "pgd_at", 1), (METHODS["cfa"](), at(), "trades", 1 / 7),  # beta is 6
+    (CFA_EVEN, at(5, right=[3.0] * 3, n=[4.0] * 3), "pgd_at", 1),  # t = 1 - lambda1 for all
+    (METHODS["faal"](tau=0.0, attack=CLEAN), at(), "pgd_at", 1),
+    (METHODS["wat"](), at(), "trades", 2), (WAT_0, at(1, **COSTS), "trades", 2 * 3 / 4),
+    (CFOL_EVEN, at(wrong=[2, 7, 0]), "pgd_at", 1)])
+def test_limits_that_are_another_method(method: Method, step: Step, other: str,
+                                        factor: float) -> None:
+    state = method.update(method.init_state(3), None, step)
+    plain = PGD_AT if other == "pgd_at" else METHODS["trades"]()
+    assert_close(loss_of(method, state), factor * loss_of(plain))
 
 
 def test_dafa_moves_weight_from_the_easy_class_to_the_hard_one() -> None:
@@ -70,15 +82,8 @@ def test_dafas_weights_sum_to_the_number_of_classes_and_set_weight_step_and_budg
     assert out[0] == 0 and out[1]["n"].tolist() == [0, 0, 4]
 
 
-def test_cfa_with_margins_1_is_pgd_at_and_with_beta_6_it_is_trades_divided_by_7() -> None:
-    plain, cfa = METHODS["cfa"](plain=True, attack=CLEAN), METHODS["cfa"]()
-    assert_close(loss_of(plain), loss_of(PGD_AT))
-    assert_close(loss_of(cfa), loss_of(METHODS["trades"]()) / 7)
-
-
 def test_cfa_follows_the_robust_accuracy_of_training() -> None:
-    """t = (.75, .5): g = (1.05, .8), b = 6 (1.25, 1); t = 1 - lambda1 for all is PGD-AT; nothing
-    moves before the share `begin` of the epochs."""
+    """t = (.75, .5): g = (1.05, .8), b = 6 (1.25, 1); nothing moves before the share `begin`."""
     right = {"right": [3.0, 2.0], "n": [4.0, 4.0]}
     cfa = METHODS["cfa"]()
     state = cfa.update(cfa.init_state(2), None, at(1, **right))
@@ -86,9 +91,6 @@ def test_cfa_follows_the_robust_accuracy_of_training() -> None:
                                        "beta": tensor([7.5, 6.0])})
     for still in (METHODS["cfa"](lambda1=None, lambda2=None), METHODS["cfa"](begin=0.5)):
         assert still.update(still.init_state(2), None, at(1, **right))["margin"].tolist() == [1, 1]
-    even = METHODS["cfa"](lambda1=0.25, plain=True, attack=CLEAN)
-    state = even.update(even.init_state(3), None, at(5, right=[3.0] * 3, n=[4.0] * 3))
-    assert_close(loss_of(even, state), loss_of(PGD_AT))
 
 
 def test_cfas_margins_and_betas_act_on_their_own_class() -> None:
@@ -124,9 +126,7 @@ def test_faals_bisection_finds_what_a_general_solver_finds(values: list[float],
     np.testing.assert_allclose(worst_weights(7 * a - 3, tau), w, atol=1e-9)
 
 
-def test_faal_in_its_limits() -> None:
-    """tau = 0 is PGD-AT; a wide ball leaves the class of the largest margin alone."""
-    assert_close(loss_of(METHODS["faal"](tau=0.0, attack=CLEAN)), loss_of(PGD_AT))
+def test_faals_wide_ball_leaves_the_class_of_the_largest_margin_alone() -> None:
     np.testing.assert_allclose(worst_weights(np.array([0.1, 0.3, 0.2]), 30), [0, 1, 0], atol=1e-9)
     assert worst_weights(np.ones(4), 0.5).tolist() == [0.25] * 4
     model, wide = Small().eval(), loss_of(METHODS["faal"](tau=30.0, attack=CLEAN))
@@ -144,13 +144,6 @@ def test_faals_counts_are_the_authors_and_without_them_an_absent_class_is_no_har
     assert here.sum() > 2 and counts < 0.8 * text
 
 
-def test_wats_first_epoch_is_twice_trades_and_eta_0_is_a_share_of_it() -> None:
-    wat, trades = METHODS["wat"](eta=0.0), loss_of(METHODS["trades"]())
-    assert_close(loss_of(wat), 2 * trades)
-    later = wat.update(wat.init_state(3), None, at(1, loss=[4.0, 8.0, 12.0], n=[4.0] * 3))
-    assert_close(loss_of(wat, later), 2 * 3 / 4 * trades)
-
-
 def test_wats_costs_add_up_and_its_weights_are_a_softmax() -> None:
     """Mean losses 1, 2, 6 and 3 over all images; twice: G = (2, 4, 12, 6)."""
     wat = METHODS["wat"](eta=0.5)
@@ -166,16 +159,13 @@ def test_wats_costs_add_up_and_its_weights_are_a_softmax() -> None:
 
 
 def test_cfols_update_and_floor() -> None:
-    """v_c += eta C #wrong_c; no class falls below gamma / C, and at gamma = 1 it is PGD-AT."""
+    """v_c += eta C #wrong_c; no class falls below gamma / C."""
     cfol = METHODS["cfol"](eta=0.1, gamma=0.3)
     state = cfol.update(cfol.init_state(2), None, at(wrong=[2, 7]))
     assert_close(state["v"], tensor([0.4, 1.4]))
     assert_close(state["p"], 0.15 + 0.7 * tensor([0.4, 1.4]).softmax(0))
     state = cfol.update(state, None, at(wrong=[0, 900]))
     assert_close(state["p"], tensor([0.15, 0.85]))
-    even = METHODS["cfol"](eta=0.1, gamma=1.0, attack=CLEAN)
-    state = even.update(even.init_state(3), None, at(wrong=[2, 7, 0]))
-    assert_close(loss_of(even, state), loss_of(PGD_AT))
 
 
 def test_cfol_counts_the_mistakes_of_a_batch() -> None:
@@ -200,24 +190,6 @@ def test_bad_settings_are_refused(name: str, bad: dict[str, int]) -> None:
     ((word, value),) = bad.items()
     with pytest.raises(CourseError, match=f"{word} is {value}; {name} takes"):
         METHODS[name](**bad)
-
-
-def test_the_contest_is_on_experiment_4s_terms() -> None:
-    """The same data, batches, rate and 35 epochs, a hot start counted; averages change nothing
-    else."""
-    terms = RECIPES["exp4/pgd-at"]
-    for name, r in contest.RECIPES.items():
-        plain = dataclasses.replace(r.optim, averaging=None)
-        start = RECIPES[r.start].epochs if r.start else 0
-        assert (r.dataset, r.model, r.seeds, r.epochs + start) == ("fashion-mnist", "lenet5", 5, 35)
-        assert plain == terms.optim or r.start == "exp2/hot-start", name
-    for name, other in (("pgd-at", "exp4/pgd-at"), ("trades-6", "exp4/trades-6"),
-                        ("bat", "exp4/bat-code"), ("frl", "exp3/reweight-remargin-05")):
-        r, of = contest.RECIPES[f"contest/{name}-avg"], RECIPES[other]
-        assert r == dataclasses.replace(of, about=r.about, optim=r.optim)
-        assert r.optim == dataclasses.replace(of.optim, averaging=r.optim.averaging)
-    faal, control = (contest.RECIPES[f"contest/{n}"] for n in ("faal", "faal-control"))
-    assert control == dataclasses.replace(faal, about=control.about, method=control.method)
 
 
 @pytest.mark.parametrize("name", contest.CHOSEN)
