@@ -25,7 +25,8 @@ from tests.helpers import Small, images, labels, seeded
 X, Y = images(12), labels(12)
 OWN = [Y == 0, Y == 1, Y == 2]  # the images of each class
 CLEAN = PGD(0.1, 0.03, 5, start="clean")  # PGD-AT draws its noise in another order
-PGD_AT = METHODS["pgd_at"](attack=CLEAN)
+FAR = PGD(0.5, 0.2, 5, "kl", "gaussian")  # so far that KL(p || p') is not KL(p' || p)
+PGD_AT, TRADES = METHODS["pgd_at"](attack=CLEAN), METHODS["trades"](attack=FAR)
 
 
 def at(epoch: int = 0, epochs: int = 11, **stats: Any) -> Step:
@@ -37,24 +38,24 @@ def loss_of(method: Method, state: State | None = None) -> torch.Tensor:
     return out[0] if isinstance(out, tuple) else out
 
 
-DAFA_0, CFA_PLAIN = METHODS["dafa"](lam=0.0), METHODS["cfa"](plain=True, attack=CLEAN)
+DAFA_0, CFA_PLAIN = METHODS["dafa"](lam=0.0, attack=FAR), METHODS["cfa"](plain=True, attack=CLEAN)
 CFA_EVEN = METHODS["cfa"](lambda1=0.25, plain=True, attack=CLEAN)
 CFOL_EVEN = METHODS["cfol"](eta=0.1, gamma=1.0, attack=CLEAN)
 CONFUSED = {"p": [[3, 1, 0], [1, 2, 1], [0, 4, 0]], "n": [4, 4, 4]}
-WAT_0, COSTS = METHODS["wat"](eta=0.0), {"loss": [4.0, 8.0, 12.0], "n": [4.0] * 3}
+WAT_0, COSTS = METHODS["wat"](eta=0.0, attack=FAR), {"loss": [4.0, 8.0, 12.0], "n": [4.0] * 3}
 
 
 @pytest.mark.parametrize(("method", "step", "other", "factor"), [
     (DAFA_0, at(7, **CONFUSED), "trades", 1),  # also after the warm-up, whatever is confused
-    (CFA_PLAIN, at(), "pgd_at", 1), (METHODS["cfa"](), at(), "trades", 1 / 7),  # beta is 6
+    (CFA_PLAIN, at(), "pgd_at", 1), (METHODS["cfa"](attack=FAR), at(), "trades", 1 / 7),
     (CFA_EVEN, at(5, right=[3.0] * 3, n=[4.0] * 3), "pgd_at", 1),  # t = 1 - lambda1 for all
     (METHODS["faal"](tau=0.0, attack=CLEAN), at(), "pgd_at", 1),
-    (METHODS["wat"](), at(), "trades", 2), (WAT_0, at(1, **COSTS), "trades", 2 * 3 / 4),
+    (METHODS["wat"](attack=FAR), at(), "trades", 2), (WAT_0, at(1, **COSTS), "trades", 2 * 3 / 4),
     (CFOL_EVEN, at(wrong=[2, 7, 0]), "pgd_at", 1)])
 def test_limits_that_are_another_method(method: Method, step: Step, other: str,
                                         factor: float) -> None:
     state = method.update(method.init_state(3), None, step)
-    plain = PGD_AT if other == "pgd_at" else METHODS["trades"]()
+    plain = PGD_AT if other == "pgd_at" else TRADES
     assert_close(loss_of(method, state), factor * loss_of(plain))
 
 

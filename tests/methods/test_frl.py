@@ -158,7 +158,7 @@ def test_g3_the_mended_report_attacks_half_a_batch_and_keeps_the_true_labels():
 
 def test_the_report_forgets_uses_softmax_and_its_margins_ignore_the_mean():
     """w = softmax(1 + a (gap - tau)); the boundary counts flips; eps_i = eps exp(a3 (err - tau))"""
-    frl, now = FRLReport(tau=(0.05, 0.1)), report([100, 300], [200, 600], flips=[100, 500])
+    frl, now = FRLReport(tau=(0.05, 0.1)), report([100, 300], [200, 900], flips=[100, 500])
     first = frl.update(frl.init_state(2), now, at())
     # gaps: nat (-.1, .1) - .05 times 5; flips (-.2, .2) - .1 times 1
     assert_close(first, {"w0": torch.softmax(tensor([-0.75, 0.25]), 0),
