@@ -63,7 +63,7 @@ class BAT(TRADES):
         return cls(**{**pick(PRESETS, name, "preset of BAT"), **changes})
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
-        images = {"x": x, **self.images(model, x, y, at)}
+        images = {"x": x, **self.images(model, x, y, at.generator)}
         c, a = ("x", "last") if self.source_on == "ends" else ("clean", "first")
         f = {name: model(images[name]) for name in dict.fromkeys((c, "x", a, *self.target_on))}
         # L_source = CE(f(x_c), y) + beta KL(p(x) || p(x_a))
@@ -73,13 +73,14 @@ class BAT(TRADES):
         # L = L_source + alpha L_target
         return source + self.alpha * target
 
-    def images(self, model: nn.Module, x: Tensor, y: Tensor, at: Step) -> dict[str, Tensor]:
+    def images(self, model: nn.Module, x: Tensor, y: Tensor,
+               generator: torch.Generator) -> dict[str, Tensor]:
         """The boundary pair x_c and x_a, and z_K where it is asked for."""
         stop = self.source_on != "ends" and "last" not in self.target_on
-        walk = before = self.attack.walk(model, x, y, generator=at.generator, extra=self.tau,
+        walk = before = self.attack.walk(model, x, y, generator=generator, extra=self.tau,
                                          stop=stop)
         if self.draws == 2:
-            before = self.attack.walk(model, x, y, generator=at.generator, stop=True)
+            before = self.attack.walk(model, x, y, generator=generator, stop=True)
         clean, first = before.last_right, walk.first_wrong
         column = (-1, *[1] * (x.ndim - 1))
         if self.literal:  # x itself where z_0 is misclassified

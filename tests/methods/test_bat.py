@@ -85,7 +85,7 @@ def test_distance_from_uniform(value, grad0):
 
 
 def pair(method, x):
-    return method.images(halved(), x, torch.tensor([1]), at())
+    return method.images(halved(), x, torch.tensor([1]), seeded(0))
 
 
 # The mean falls by a step from where it starts, and class 1 ends at one half. Crossing it: right
@@ -113,7 +113,7 @@ def test_wrong_at_once(preset):
 
 def test_bat_is_the_sum_it_says():
     method = BAT.preset("paper", alpha=0.3)
-    images = method.images(MODEL, X, Y, at())
+    images = method.images(MODEL, X, Y, seeded(0))
     c, a = MODEL(images["clean"]), MODEL(images["first"])
     target = from_uniform(c).mean() + from_uniform(a).mean()
     want = cross_entropy(c, Y) + 6 * kl(MODEL(X), a).mean() + 0.3 * target
@@ -122,7 +122,7 @@ def test_bat_is_the_sum_it_says():
 
 def test_two_draws_differ_and_one_does_not():
     """One pass gives a pair one step apart; two passes with their own noise do not."""
-    images = (BAT(draws=draws, tau=0, literal=True).images(MODEL, X, Y, at()) for draws in (1, 2))
+    images = (BAT(draws=n, tau=0, literal=True).images(MODEL, X, Y, seeded(0)) for n in (1, 2))
     one, two = (float((pair["clean"] - pair["first"]).abs().max()) for pair in images)
     assert one <= 2 / 255 + 1e-6 < two
 
