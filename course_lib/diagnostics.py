@@ -6,18 +6,15 @@
                   distribution.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from course_lib.attacks import OBJECTIVES, PGD
+from course_lib.attacks import PGD, margin
 from course_lib.data import Split
-from course_lib.errors import CourseError, pick
+from course_lib.errors import CourseError
 from course_lib.evaluation import per_image
 from course_lib.inference import check_images, frozen, logits_of, predict
 from course_lib.scores import class_means
@@ -89,28 +86,17 @@ def from_uniform(p: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Steps:
-    """When each image is first misclassified; `limit` is censored and means "at least"."""
+    """The step at which each image is first misclassified: 0 where it is wrong without an attack,
+    K where it never is, so that the mean of a class is a lower bound."""
 
-    t: Tensor  # [N], 0 for an image that is wrong without an attack
+    t: Tensor  # [N]
     y: Tensor
-    limit: int
     classes: tuple[str, ...]
 
     @property
-    def censored(self) -> np.ndarray:
-        """The share of each class that was never misclassified."""
-        return class_means(self.t == self.limit, self.y, len(self.classes))
-
-    @property
     def mean(self) -> np.ndarray:
-        """The mean per class with censored images counted as `limit`: a lower bound."""
+        """The mean per class."""
         return class_means(self.t, self.y, len(self.classes))
-
-    @property
-    def of_the_lost(self) -> np.ndarray:
-        """The mean per class over the misclassified images; NaN where there are none."""
-        lost = self.t < self.limit
-        return class_means(self.t[lost], self.y[lost], len(self.classes))
 
 
 def steps_to_wrong(model: nn.Module, split: Split, attack: PGD = SLOW, *, batch: int = 500,
@@ -123,7 +109,7 @@ def steps_to_wrong(model: nn.Module, split: Split, attack: PGD = SLOW, *, batch:
         return torch.stack([walk.t_wrong, y])
 
     t, y = per_image(model, split, count, batch=batch)
-    return Steps(t, y, attack.steps, split.classes)
+    return Steps(t, y, split.classes)
 
 
 def boundary_distance(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -133,26 +119,29 @@ def boundary_distance(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     It is exact for a linear model, and scaling all logits does not change it. Where the gradient
     vanishes it is infinite, or zero if the margin does too.
     """
-    loss, gradient = _gradient(model, x, y, "margin")
-    # d(x) = m(x) / ||grad_x m(x)||_1,   m(x) = f_y(x) - max_{j != y} f_j(x) = -loss
-    d = -loss / gradient.abs().flatten(1).sum(1)
+    with torch.enable_grad(), frozen(model):
+        z = check_images(x, y).clone().requires_grad_()
+        # m(x) = f_y(x) - max_{j != y} f_j(x)
+        m = -margin(logits_of(model, z, y), y, z)
+        (gradient,) = torch.autograd.grad(m.sum(), z)
+    # d(x) = m(x) / ||grad_x m(x)||_1
+    d = m.detach() / gradient.abs().flatten(1).sum(1)
     return torch.nan_to_num(d, nan=0.0, posinf=torch.inf, neginf=-torch.inf)
 
 
-def constraint(delta: Tensor, distance: Tensor, centre: Tensor | None = None) -> float:
+def constraint(delta: Tensor, distance: Tensor) -> float:
     """C_D, Eq. 4 of the paper, from perturbations delta_i and distances d(x_i) of n images.
 
     The paper leaves its quantities open. We take `steps_to_wrong` as delta_i, `boundary_distance`
-    as d, and the mean of delta over the data as delta^_i. C_D is then a covariance: 0 where all
-    images are equally far away. Each image's own mean over steps (`perturbations`) is a `centre`.
+    as d, and the mean of delta over the data as delta^. C_D is then a covariance: 0 where all
+    images are equally far away.
     """
-    delta, distance = delta.double(), distance.double()
-    centre = delta.mean().expand_as(delta) if centre is None else centre
-    if not len(delta) == len(distance) == len(centre) > 0:
+    if not len(delta) == len(distance) > 0:
         raise CourseError("Eq. 4 needs one perturbation and one distance per image; given: "
                           f"{len(delta)} and {len(distance)}.")
-    # C_D = (1/n) sum_i (delta_i - delta^_i) d(x_i)
-    return float(((delta - centre) * distance).mean())
+    delta, distance = delta.double(), distance.double()
+    # C_D = (1/n) sum_i (delta_i - delta^) d(x_i)
+    return float(((delta - delta.mean()) * distance).mean())
 
 
 def between_classes(delta: Tensor, distance: Tensor, y: Tensor) -> float:
@@ -160,38 +149,3 @@ def between_classes(delta: Tensor, distance: Tensor, y: Tensor) -> float:
     # sum_c (n_c/n) (mean_c delta - mean delta) mean_c d
     means = (torch.from_numpy(class_means(v, y, int(y.max()) + 1))[y] for v in (delta, distance))
     return constraint(*means)
-
-
-def perturbations(model: nn.Module, x: Tensor, y: Tensor,
-                  attack: PGD = QUICK) -> tuple[Tensor, Tensor]:
-    """||z_K - x||_2 of each image, and its mean over the steps t = 1 .. K, for `constraint`."""
-    sizes = torch.stack([(z - x).flatten(1).norm(dim=1) for z, _ in attack.path(model, x, y)])
-    return sizes[-1], sizes[1:].mean(0)
-
-
-def correlation(u: np.ndarray, v: np.ndarray, *, ranks: bool = False) -> float:
-    """Pearson's r, or Spearman's rho with `ranks`; NaN where u or v does not vary.
-
-    >>> round(correlation(np.array([1, 2, 3]), np.array([1, 10, 100]), ranks=True), 3)
-    1.0
-    """
-    from scipy.stats import pearsonr, spearmanr
-
-    u, v = (np.asarray(w, float) for w in (u, v))
-    if u.shape != v.shape or u.ndim != 1 or len(u) < 2:
-        raise CourseError("A correlation needs two equally long lists of at least two numbers; "
-                          f"given: {u.shape} and {v.shape}.")
-    if np.ptp(u) == 0 or np.ptp(v) == 0:
-        return float("nan")
-    return float((spearmanr if ranks else pearsonr)(u, v).statistic)
-
-
-def _gradient(model: nn.Module, x: Tensor, y: Tensor, objective: str) -> tuple[Tensor, Tensor]:
-    """L(f(x), y) [N] and grad_x L, in eval mode; the model stays as it was."""
-    loss_of, x = pick(OBJECTIVES, objective, "objective"), check_images(x, y)
-    with torch.enable_grad(), frozen(model):
-        z = x.clone().requires_grad_()
-        logits = logits_of(model, z, y)
-        loss = loss_of(logits, y, F.log_softmax(logits.detach(), 1))
-        (gradient,) = torch.autograd.grad(loss.sum(), z)
-    return loss.detach(), gradient

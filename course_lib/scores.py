@@ -8,8 +8,6 @@ groups, one number each.
     EOU     = max_{a, b} |E[F(x)_1 | group a, label] - E[F(x)_1 | group b, label]|   for each label
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,10 +108,11 @@ class _Search:
 
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor, attack: PGD | None,
                  generator: torch.Generator | None, first: float, cap: float) -> None:
-        self.attack, self.cap, self.steps = attack or PGD(steps=20), cap, 0
+        self.attack, self.cap, self.spent = attack or PGD(steps=20), cap, 0
         if not 0 < first <= cap < math.inf or (cap > 1 and not self.attack.scale):
             raise CourseError(f"The first budget {first:g} must be above 0 and at most the cap "
                               f"{cap:g}, which must be finite (at most 1 for images).")
+        self.k = integer(self.attack.steps, "steps", 1)
         self.model, self.x, self.y = model, check_images(x, y), y
         self.generator = generator or torch.Generator().manual_seed(0)
         self.low = torch.zeros(len(x), dtype=x.dtype, device=x.device)
@@ -124,10 +123,10 @@ class _Search:
         brackets to the reached distance, or with `exact` to the budget."""
         if not len(on):
             return
-        k, x, y = integer(self.attack.steps, "steps", 1), self.x[on], self.y[on]
-        z = self.attack.walk(self.model, x, y, eps=eps, step_size=2.5 * eps / k,
+        x, y = self.x[on], self.y[on]
+        z = self.attack.walk(self.model, x, y, eps=eps, step_size=2.5 * eps / self.k,
                              generator=self.generator, stop=True).first_wrong
-        self.steps += k * len(on)
+        self.spent += self.k * len(on)
         hit, scale = predict(self.model, z, y) != y, self.attack.scale_for(x)
         moved = ((z - x).abs() / (1 if scale is None else scale)).flatten(1).amax(1)
         reached = eps if exact else torch.minimum(moved, eps)
@@ -135,7 +134,7 @@ class _Search:
 
     def result(self) -> LeastEps:
         censored = self.high == torch.inf
-        return LeastEps(self.high.masked_fill(censored, self.cap), censored, self.steps)
+        return LeastEps(self.high.masked_fill(censored, self.cap), censored, self.spent)
 
 
 @dataclass(frozen=True)
@@ -168,12 +167,11 @@ def luf(whole_set: Tensor, without: Tensor) -> LUF:
 def group_means(confidence: Tensor, y: Tensor, group: Tensor, names: Sequence[str]) -> np.ndarray:
     """E[F(x)_1 | label, group] [2, groups], for labels 0 and 1."""
     groups, labels = group.unique().tolist(), y.unique().tolist()
-    if (not confidence.shape == y.shape == group.shape or not torch.isfinite(confidence).all()
+    if (not confidence.shape == y.shape == group.shape or not confidence.isfinite().all()
             or not set(labels) <= {0, 1} or not set(groups) <= set(range(len(names)))):
-        finite = int(confidence.isfinite().sum())
-        raise CourseError(f"Given are {finite} finite of {len(confidence)} confidences, {len(y)} "
-                          f"labels {labels} and {len(group)} groups {groups}. Every example needs "
-                          f"a finite one, a label 0 or 1, and a group from 0 to {len(names) - 1}.")
+        raise CourseError("Every example needs a finite confidence, a label 0 or 1, and a group "
+                          f"from 0 to {len(names) - 1}; given: {len(confidence)} confidences, "
+                          f"labels {labels}, groups {groups}.")
     means = np.stack([class_means(confidence[y == label], group[y == label], len(names))
                       for label in (0, 1)])
     for label, g in np.argwhere(np.isnan(means)):

@@ -22,7 +22,7 @@ from course_lib.lab.sweep import finished, up_to_date
 from course_lib.methods import METHODS
 from course_lib.methods.frl import FRL
 from course_lib.methods.frl_report import FRLReport
-from course_lib.methods.natural import Natural
+from course_lib.methods.pgd_at import Natural
 from course_lib.recipes import Copies, digest, run, stored_name
 from course_lib.training import Averaging, Optim
 from course_lib.zoo import entry, load_model

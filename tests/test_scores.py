@@ -8,7 +8,7 @@ import pytest
 import torch
 from fairlearn.metrics import MetricFrame
 
-from course_lib import PGD, CourseError, Report, scores
+from course_lib import PGD, CourseError, Report
 from course_lib.fairness import Errors
 from course_lib.lessons.scores import PRINTED, differences
 from course_lib.scores import LeastEps, cau, cru_eps, cru_s, eou, grid_eps, least_eps, luf, success
@@ -22,17 +22,8 @@ LOST = Report(Errors((10, 1), (10, 10)), Errors((10, 1), (10, 10)), ("cat", "dog
 HALF = torch.full((4, 1, 2, 2), 0.5, dtype=torch.float64)
 
 
-def test_cau_by_hand_and_by_fairlearn() -> None:
+def test_cau_and_cru_s_by_hand() -> None:
     assert cau(REPORT) == pytest.approx(0.5 - 0.1)
-    y = np.repeat([0, 1, 2], [10, 10, 20])
-    right = np.concatenate([np.arange(n) >= w for w, n in zip(REPORT.nat.wrong, REPORT.nat.counts,
-                                                              strict=True)])
-    frame = MetricFrame(metrics=lambda t, p: float(np.mean(t == p)), y_true=y,
-                        y_pred=np.where(right, y, -1), sensitive_features=y)
-    assert cau(REPORT) == pytest.approx(frame.difference())
-
-
-def test_cru_s_by_hand() -> None:
     assert success(REPORT).tolist() == [0.4, 0.9, 0.2] and cru_s(REPORT) == pytest.approx(0.7)
     assert success(REPORT, correct_only=True) == pytest.approx([3 / 9, 4 / 5, 2 / 18])
     assert cru_s(REPORT, correct_only=True) == pytest.approx(4 / 5 - 2 / 18)
@@ -81,36 +72,28 @@ def test_least_eps_is_a_budget_that_succeeds() -> None:
     y = model.eval()(x).argmax(1)
     found, coarse = (least_eps(model, x, y, cap=0.5, tolerance=t) for t in (1 / 2550, 1 / 20))
     hit = ~found.censored
-    assert hit.any() and (found.eps[hit] > 0).all()
-    assert (found.eps[hit] <= coarse.eps[hit] + 1 / 20).all() and coarse.steps < found.steps
+    assert hit.any() and (found.eps[hit] > 0).all() and coarse.steps < found.steps
+    assert (found.eps[hit] <= coarse.eps[hit] + 1 / 20).all()
     once = least_eps(model, x, y, cap=0.5, first=0.5, tolerance=1.0)
     assert (once.eps[~once.censored] < 0.5).any(), "the distance that was reached, not the budget"
 
 
-def test_examples_that_no_budget_breaks_are_censored() -> None:
+def test_examples_that_no_budget_breaks_are_censored_and_cru_eps_is_the_range() -> None:
     model = Linear((1, 2, 2))
     y = model(HALF).argmax(1)
     far = exact(model, HALF, y)
     found = least_eps(model, HALF, y, cap=float(far[0]) / 2, first=float(far[0]) / 8)
     assert found.censored.all() and torch.allclose(found.eps, far / 2)
-
-
-def test_cru_eps_by_hand() -> None:
     least = LeastEps(torch.tensor([0.0, 0.02, 0.04, 0.06]), torch.tensor([False] * 4), 0)
-    y = torch.tensor([0, 0, 1, 1])
-    assert cru_eps(least, y, 2) == pytest.approx(0.05 - 0.01)
+    assert cru_eps(least, torch.tensor([0, 0, 1, 1]), 2) == pytest.approx(0.05 - 0.01)
 
 
-def test_luf_by_hand_and_its_identity() -> None:
+def test_luf_by_hand() -> None:
     full = torch.tensor([[0.9, 0.1, 0], [0.4, 0.6, 0], [0.5, 0.5, 0]])
     without = torch.stack([torch.tensor([[0.7, 0.2, 0.1], [0.6, 0.4, 0], [0.5, 0.5, 0]]), full])
     found = luf(full, without)
     assert found.luf == pytest.approx((0.2 + 0.2 + 0) / 3) and found.flips == (1, 0)
     assert found.luf_t == pytest.approx(1 / 3) and found.luf_l == pytest.approx(1 / 2)
-    p = torch.rand(20, 30, 4, generator=seeded(0)).softmax(2)
-    r = luf(p[0], p[1:])
-    assert r.luf_l == pytest.approx(r.luf_t * 30 / 19)
-    assert luf(p[0], p[:1]) == luf(p[1], p[1:2])  # nothing changed: no unfairness
 
 
 def test_eou_by_hand_and_by_fairlearn() -> None:
@@ -122,11 +105,9 @@ def test_eou_by_hand_and_by_fairlearn() -> None:
                         control_features=y.numpy())
     assert eou(confidence, y, group, names) == pytest.approx(tuple(frame.difference()), abs=1e-6)
     # the paper's tables IV and V: .272 - .198 = .074 and .717 - .626 = .091 for gender
-    table, y, group = torch.tensor([0.272, 0.198, 0.717, 0.626]), *torch.tensor([[0, 0, 1, 1],
-                                                                                 [0, 1, 0, 1]])
+    table, (y, group) = torch.tensor([0.272, 0.198, 0.717, 0.626]), torch.tensor([[0, 0, 1, 1],
+                                                                                  [0, 1, 0, 1]])
     assert eou(table, y, group, ("male", "female")) == pytest.approx((0.074, 0.091), abs=1e-6)
-    assert scores.group_means(table, y, group, ("male", "female")) == pytest.approx(
-        table.reshape(2, 2).numpy())
 
 
 def of_groups(**change: Any) -> Any:
@@ -135,7 +116,7 @@ def of_groups(**change: Any) -> Any:
     return lambda: eou(**given | change)
 
 
-def search(**words: float) -> Any:
+def search(**words: Any) -> Any:
     return lambda: least_eps(Linear(), HALF, torch.zeros(4, dtype=torch.int64), **words)
 
 
@@ -145,15 +126,14 @@ def search(**words: float) -> Any:
      "Class 1 holds no example"),
     (lambda: luf(torch.rand(3, 2), torch.rand(3, 2)), r"\[L, X, C\]"),
     (search(first=0.0), "first"), (search(first=0.5, cap=0.1), "first"),
-    (search(tolerance=0.0), "tolerance is 0"), (search(cap=2.0), "first"),
-    (lambda: least_eps(Linear((3,)), HALF[:, 0, 0, [0, 0, 0]], torch.zeros(4, dtype=torch.int64),
-                       attack=TABLE, cap=float("inf")), "must be finite"),
+    (search(tolerance=0.0), "tolerance is 0"), (search(cap=2.0), "must be finite"),
+    (search(attack=TABLE, cap=float("inf")), "must be finite"),
     (of_groups(), "No example of label 1 belongs to female"),
     (of_groups(names=("male",)), "two groups; given: male"),
     (of_groups(group=torch.tensor([0, 2, 0, 0])), r"groups \[0, 2\]"),
     (of_groups(y=torch.tensor([0, 2, 1, 1])), r"labels \[0, 1, 2\]"),
-    (of_groups(confidence=torch.tensor([0, 1, 1, torch.nan])), "3 finite of 4 confidences"),
-    (of_groups(confidence=torch.rand(2)), "2 finite of 2 confidences, 4 labels"),
+    (of_groups(confidence=torch.tensor([0, 1, 1, torch.nan])), "a finite confidence"),
+    (of_groups(confidence=torch.rand(2)), "given: 2 confidences"),
 ])
 def test_bad_input_gets_a_sentence(call: Callable[[], object], says: str) -> None:
     with pytest.raises(CourseError, match=says):
@@ -161,12 +141,8 @@ def test_bad_input_gets_a_sentence(call: Callable[[], object], says: str) -> Non
 
 
 @pytest.mark.parametrize(("name", "score", "which", "figure", "value"), [
-    ("cifar10-robust", "CAU", {}, "CAU", lambda row: 100 * row["value"]),
-    ("cifar10-robust", "CRU_s", {"eps": 0.012}, "CRU_s at 0.012", lambda row: 100 * row["value"]),
     ("cifar10-robust", "CRU_eps", {"estimator": "bisection"}, "CRU_eps (grey levels)",
      lambda row: 255 * row["value"]),
-    ("adult-robust", "CRU_eps", {"estimator": "increments"}, "CRU_eps (units), increments",
-     lambda row: row["value"]),
     ("adult-static", "static", {"eps": 15}, "error on copies, 15 units",
      lambda row: 100 - 100 * row["accuracy"]),
     ("adult-robust", "EOU", {"group": "race"}, "EOU, race, label 1",

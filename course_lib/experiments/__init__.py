@@ -6,8 +6,6 @@
 Add your own here, or in your own script: RECIPES["mine/x"] = Recipe(...).
 """
 
-from __future__ import annotations
-
 from course_lib.experiments import cifar10, contest, exp1, exp2, exp3, exp4, gpu, scores
 from course_lib.recipes import Recipe
 

@@ -3,8 +3,6 @@
 All train EPOCHS epochs (FRL's hot start included) over the same images in the same order.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from course_lib.attacks import PGD

@@ -5,14 +5,12 @@ All train on the same 48,000 images for 35 epochs, a hot start included. Each me
 worst-class robust error, of those whose average is at most a point above the best. A test compares.
 """
 
-from __future__ import annotations
-
 import dataclasses
+from itertools import product
 from typing import Any
 
 from course_lib.attacks import PGD
-from course_lib.experiments import exp3, exp4
-from course_lib.experiments.exp2 import FRL_EPOCHS, HOT_EPOCHS, frl, from_hot_start, trades_attack
+from course_lib.experiments import exp2, exp3, exp4
 from course_lib.experiments.exp4 import EPOCHS, TRIAL_EPOCHS, equal
 from course_lib.methods import METHODS, Method
 from course_lib.recipes import Recipe
@@ -21,13 +19,13 @@ from course_lib.training import Averaging, Optim, divided
 # Two constants of each method, most often its budget in 255ths and one of its own. CFOL's eta is in
 # units of the authors'. Our own recipe is CFOL from the hot start, averaged; margins were tried.
 TRIED: dict[str, tuple[tuple[float, float], ...]] = {
-    "dafa": ((0.64, 1.0), (0.64, 2.0), (0.25, 1.0), (0.25, 2.0)),  # warm-up and lam, at 8/255
-    "cfa": ((8, 0.1), (8, 0.3), (10, 0.1), (10, 0.3)),  # lambda1
-    "wat": ((8, 0.1), (8, 0.3), (10, 0.1), (10, 0.3)),  # eta
-    "cfol": ((8, 1.0), (8, 3.0), (10, 1.0), (10, 3.0)),  # eta
+    "dafa": tuple(product((0.64, 0.25), (1.0, 2.0))),  # warm-up and lam, at 8/255
+    "cfa": tuple(product((8, 10), (0.1, 0.3))),  # lambda1
+    "wat": tuple(product((8, 10), (0.1, 0.3))),  # eta
+    "cfol": tuple(product((8, 10), (1.0, 3.0))),  # eta
     "faal": ((8, 0.25), (8, 0.5)),  # tau
     "faal-text": ((8, 0.25), (8, 0.5)),
-    "ours": ((0, 1.0), (0, 3.0), (0.3, 1.0), (0.3, 3.0)),  # margins and eta
+    "ours": tuple(product((0, 0.3), (1.0, 3.0))),  # margins and eta
 }
 CHOSEN: dict[str, tuple[float, float]] = {
     "dafa": (0.64, 1.0), "cfa": (10, 0.3), "wat": (8, 0.1), "cfol": (8, 3.0), "faal": (8, 0.5),
@@ -38,18 +36,17 @@ HOT = {"faal": 2e-4, "faal-text": 2e-4, "ours": 1e-3}
 
 def method(name: str, first: float, second: float, epochs: int) -> Method:
     """A method with its two constants; what it adds up in so many epochs is as for EPOCHS."""
-    kl = trades_attack(first)
-    ce = PGD(eps=first / 255, step_size=first / 4 / 255, steps=10)
+    kl, ce = exp2.trades_attack(first), exp2.attack(first)
     eta = 1e-3 * second * 40 / 48 / epochs  # CFOL's is 5e-6 for 200 epochs of 40,000 images
-    return {
-        "dafa": lambda: METHODS["dafa"](lam=second, warmup=first),
-        "cfa": lambda: METHODS["cfa"](lambda1=second, attack=kl),
-        "wat": lambda: METHODS["wat"](eta=second * EPOCHS / epochs, attack=kl),
-        "cfol": lambda: METHODS["cfol"](eta=eta, attack=ce),
-        "faal": lambda: METHODS["faal"](tau=second, attack=ce),
-        "faal-text": lambda: METHODS["faal"](tau=second, counts=False, attack=ce),
-        "ours": lambda: METHODS["cfol"](eta=eta, margins=first),
-    }[name]()
+    settings: dict[str, dict[str, Any]] = {
+        "dafa": {"lam": second, "warmup": first},
+        "cfa": {"lambda1": second, "attack": kl},
+        "wat": {"eta": second * EPOCHS / epochs, "attack": kl},
+        "cfol": {"eta": eta, "attack": ce},
+        "faal": {"tau": second, "attack": ce},
+        "faal-text": {"tau": second, "counts": False, "attack": ce},
+        "ours": {"eta": eta, "margins": first}}
+    return METHODS["cfol" if name == "ours" else name.removesuffix("-text")](**settings[name])
 
 
 def averaged(recipe: Recipe, accept: float = 0.0, **changes: Any) -> Recipe:
@@ -59,16 +56,17 @@ def averaged(recipe: Recipe, accept: float = 0.0, **changes: Any) -> Recipe:
                                **changes)
 
 
-def fine_tuned(about: str, method: Method, rate: float, epochs: int = FRL_EPOCHS) -> Recipe:
+def fine_tuned(about: str, method: Method, rate: float, epochs: int = exp2.FRL_EPOCHS) -> Recipe:
     """From the hot start."""
-    falling = Optim("adam", rate, 128, divided(3, every=7 * epochs // FRL_EPOCHS, epochs=epochs))
-    return from_hot_start(about, method, epochs=epochs, optim=falling, validation=PGD())
+    drops = divided(3, every=7 * epochs // exp2.FRL_EPOCHS, epochs=epochs)
+    return exp2.from_hot_start(about, method, epochs=epochs, optim=Optim("adam", rate, 128, drops),
+                               validation=PGD())
 
 
 def entry(name: str, first: float, second: float, epochs: int = EPOCHS) -> Recipe:
     about = f"{name} with {first:g} and {second:g}"
     if name in HOT:
-        epochs -= epochs * HOT_EPOCHS // EPOCHS
+        epochs -= epochs * exp2.HOT_EPOCHS // EPOCHS
         tuned = fine_tuned(about, method(name, first, second, epochs), HOT[name], epochs)
         return averaged(tuned) if name == "ours" else tuned
     recipe = equal(about, method(name, first, second, epochs), epochs)
@@ -77,22 +75,21 @@ def entry(name: str, first: float, second: float, epochs: int = EPOCHS) -> Recip
 
 
 TRIALS: dict[str, Recipe] = {
-    f"tune/{name}-{a:g}-{b:g}": dataclasses.replace(entry(name, a, b, TRIAL_EPOCHS), seeds=1,
-                                                    examination=(), weights=False)
+    f"tune/{name}-{a:g}-{b:g}": exp2.trial(entry(name, a, b, TRIAL_EPOCHS))
     for name, tried in TRIED.items() for a, b in tried}
+PLAIN = {"pgd-at": exp4.RECIPES["exp4/pgd-at"], "trades-6": exp4.RECIPES["exp4/trades-6"],
+         "bat": exp4.RECIPES["exp4/bat-code"], "frl": exp3.RECIPES["exp3/reweight-remargin-05"]}
 RECIPES: dict[str, Recipe] = {
     **{f"contest/{name}": entry(name, *chosen) for name, chosen in CHOSEN.items()},
     "contest/faal-control": fine_tuned("As many epochs as FAAL at the same rate, with even weights",
                                        METHODS["pgd_at"](), HOT["faal"]),
     **{f"contest/{name}-avg": averaged(recipe, about=f"{recipe.about}; the weights are averaged")
-       for name, recipe in (("pgd-at", exp4.RECIPES["exp4/pgd-at"]),
-                            ("trades-6", exp4.RECIPES["exp4/trades-6"]),
-                            ("bat", exp4.RECIPES["exp4/bat-code"]),
-                            ("frl", exp3.RECIPES["exp3/reweight-remargin-05"]))},
-    "contest/margin-up": from_hot_start("FRL's margins alone, larger for hard classes",
-                                        frl("rm", 0.05, natural_reweight=False)),
+       for name, recipe in PLAIN.items()},
+    "contest/margin-up": exp2.from_hot_start("FRL's margins alone, larger for hard classes",
+                                             exp2.frl("rm", 0.05, natural_reweight=False)),
     # lambda1 is one minus the hot start's robust accuracy: the mean margin stays near one
-    "contest/margin-down": from_hot_start(
+    "contest/margin-down": exp2.from_hot_start(
         "CFA's margins alone, smaller for hard classes",
-        METHODS["cfa"](lambda1=0.25, lambda2=None, begin=0.0, beta=1.5, attack=trades_attack(12))),
+        METHODS["cfa"](lambda1=0.25, lambda2=None, begin=0.0, beta=1.5,
+                       attack=exp2.trades_attack(12))),
 }

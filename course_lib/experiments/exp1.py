@@ -1,7 +1,5 @@
 """Experiment 1 (Claims 1 and 2): natural and adversarial training of LeNet-5 on Fashion-MNIST."""
 
-from __future__ import annotations
-
 from course_lib.attacks import PGD
 from course_lib.methods import METHODS
 from course_lib.recipes import Recipe

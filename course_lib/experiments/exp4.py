@@ -5,21 +5,21 @@ All train on the same 48,000 images in the same order for EPOCHS epochs, FRL's h
 data (seed 0) before any test report was made.
 """
 
-from __future__ import annotations
-
-import dataclasses
 from typing import Any
 
-from course_lib.attacks import PGD
-from course_lib.experiments.exp2 import FRL_EPOCHS, HOT_EPOCHS, trades_attack
+from course_lib.experiments.exp2 import FRL_EPOCHS, HOT_EPOCHS, attack, trades_attack, trial
 from course_lib.methods import METHODS, Method
 from course_lib.methods.bat import BAT
 from course_lib.recipes import Recipe
 from course_lib.training import Optim, divided
 
 EPOCHS, TRIAL_EPOCHS = HOT_EPOCHS + FRL_EPOCHS, 15
-BUDGETS = (8, 10, 12, 16)  # in 255ths: tried for each method
-ALPHAS_TRIED = {"bat-code": (1.0, 0.3), "bat-paper": (0.3, 0.1)}  # each with the budgets 8 and 12
+# tried for each method: the budget in 255ths, and BAT's alpha
+TRIED: dict[str, tuple[tuple[float, ...], ...]] = {
+    **dict.fromkeys(("pgd-at", "trades-1", "trades-6", "fat", "gairat"),
+                    ((8,), (10,), (12,), (16,))),
+    "bat-code": ((8, 1.0), (8, 0.3), (12, 1.0), (12, 0.3)),
+    "bat-paper": ((8, 0.3), (8, 0.1), (12, 0.3), (12, 0.1))}
 # The budget (and BAT's alpha) of each method: of its trials the one with the lowest mean of the
 # worst class's standard and robust error. A test compares.
 CHOSEN: dict[str, tuple[float, ...]] = {
@@ -32,38 +32,26 @@ EASIEST = ("Trouser", "Bag", "Sandal", "Ankle boot")
 
 
 def method(name: str, eps: float, alpha: float = 0.0) -> Method:
-    """A method trained under a budget of eps/255 in ten steps of a quarter of it."""
+    """A method trained under a budget of eps/255."""
     if name in ("trades-1", "trades-6"):
         return METHODS["trades"](float(name[-1]), trades_attack(eps))
     if name in ("pgd-at", "gairat", "fat"):
-        attack = PGD(eps=eps / 255, step_size=eps / 4 / 255, steps=10,
-                     noise=0.001 if name == "fat" else 0.0)
-        return METHODS[name.replace("-", "_")](attack)
+        noise = 0.001 if name == "fat" else 0.0
+        return METHODS[name.replace("-", "_")](attack(eps, noise=noise))
     return BAT.preset(name.removeprefix("bat-"), alpha=alpha, attack=trades_attack(eps))
 
 
 def equal(about: str, method: Method, epochs: int = EPOCHS, **changes: Any) -> Recipe:
     """A recipe on the terms that all share."""
     schedule = divided(3, every=4 if epochs == TRIAL_EPOCHS else 9, epochs=epochs)
-    recipe = Recipe(about, method, Optim("adam", 2e-3, 128, schedule), epochs)
-    return dataclasses.replace(recipe, **changes)
+    return Recipe(about, method, Optim("adam", 2e-3, 128, schedule), epochs, **changes)
 
 
-def trial(name: str, *settings: float) -> dict[str, Recipe]:
-    label = "-".join([name, *(f"{s:g}" for s in settings)])
-    return {f"tune/{label}": equal(f"Trial on validation data: {label}", method(name, *settings),
-                                   TRIAL_EPOCHS, examination=(), weights=False, seeds=1)}
-
-
-TRIALS: dict[str, Recipe] = {}
-for eps in BUDGETS:
-    for name in ("pgd-at", "trades-1", "trades-6", "fat", "gairat"):
-        TRIALS |= trial(name, eps)
-for name, alphas in ALPHAS_TRIED.items():
-    for eps in (8, 12):
-        for alpha in alphas:
-            TRIALS |= trial(name, eps, alpha)
-
+TRIALS: dict[str, Recipe] = {
+    f"tune/{label}": trial(equal(f"Trial on validation data: {label}", method(name, *settings),
+                                 TRIAL_EPOCHS))
+    for name, tried in TRIED.items() for settings in tried
+    for label in ["-".join([name, *(f"{s:g}" for s in settings)])]}
 FEW: dict[str, Any] = {"weights": False, "seeds": 3}
 RECIPES: dict[str, Recipe] = {
     **{f"exp4/{name}": equal(f"{name}, trained at {eps:g}/255"

@@ -4,8 +4,6 @@ All train on 40,000 of CIFAR's 50,000 images, since FRL needs the others for val
 are 8/255 in ten steps of 2/255, and the last epoch's weights are stored.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from course_lib.attacks import PGD

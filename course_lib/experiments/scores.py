@@ -3,14 +3,13 @@
 Adam, batches of 250 and 20 epochs, as in the paper.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
 from course_lib.attacks import PGD
 from course_lib.datasets.adult import UNITS
 from course_lib.evaluation import named
+from course_lib.experiments.exp2 import trial
 from course_lib.methods import METHODS
 from course_lib.recipes import Copies, Recipe
 from course_lib.training import Optim
@@ -41,9 +40,8 @@ def scores(data: str, model: str, attack: str, **settings: Any) -> dict[str, Rec
                       validation=named(attack), **words)
 
     return {
-        **{f"tune/scores-{data}-{rate:g}": recipe(f"Natural training at the rate {rate:g}",
-                                                  rate=rate, seeds=1, examination=(), weights=False)
-           for rate in RATES},
+        **{f"tune/scores-{data}-{rate:g}":
+           trial(recipe(f"Natural training at the rate {rate:g}", rate=rate)) for rate in RATES},
         standard: recipe("Natural training, as in the scores' paper"),
         f"scores/{data}-robust": recipe("Adversarial training, attacked anew in each batch",
                                         METHODS["pgd_at"](anew)),
@@ -59,9 +57,8 @@ def left_out(data: str, model: str, optim: Optim, attack: PGD) -> dict[str, Reci
     The attack has a clean start: the noise of all others would change with the missing example.
     """
     methods = {"standard": METHODS["natural"](), "robust": METHODS["pgd_at"](attack)}
-    return {f"luf/{data}-{kind}": Recipe(f"To leave examples out of: {kind} training", method,
-                                         optim, LEFT_OUT_EPOCHS, data, model=model, seeds=1,
-                                         examination=(), weights=False)
+    return {f"luf/{data}-{kind}": trial(Recipe(f"To leave examples out of: {kind} training", method,
+                                               optim, LEFT_OUT_EPOCHS, data, model=model))
             for kind, method in methods.items()}
 
 

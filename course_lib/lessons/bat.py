@@ -1,8 +1,6 @@
 """Notebook 04: exercises on the boundary pair and on how evenly predictions are spread; the tables
 that BAT's authors print; and the measures of its two kinds of fairness."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -76,7 +74,6 @@ def beside(table: str, recipes: Mapping[str, str]) -> Any:
     return pd.DataFrame.from_dict(rows, orient="index", columns=[*FIGURES])
 
 
-
 def words(difference: Spread) -> str:
     """A difference with its interval and verdict: +1.6 [+1.3, +1.9] higher."""
     return f"{interval(difference, sign='+').replace(' ', THIN)} {verdict(difference)}"
@@ -134,12 +131,9 @@ WALKS = [([c == "1" for c in walk], extra) for walk in (
     "1110000000", "0000000000", "1000000000", "1111111111", "1101010011", "1111111110",
     "0110000000", "1111111100") for extra in (0, 1, 2)]
 
-
 PAIR = Exercise(_pair, cases=WALKS, mistakes={
-    "x_a comes one step late. With extra = 0 it is the first wrong iterate.":
-        lambda right, extra: _pair(right, extra + 1),
-    "x_a is always your first wrong iterate. With `extra` it is a later one.":
-        lambda right, extra: _pair(right, 0),
+    "x_a comes one step late: with extra = 0 it is the first.": lambda r, e: _pair(r, e + 1),
+    "x_a is always the first wrong iterate. Use `extra`.": lambda right, extra: _pair(right, 0),
     "x_c is the iterate before the FIRST wrong one. Later iterates can be right again.":
         lambda right, extra: (
             max((t for t, ok in enumerate(right) if ok), default=0), _pair(right, extra)[1]),
@@ -149,8 +143,6 @@ PAIR = Exercise(_pair, cases=WALKS, mistakes={
         lambda right, extra: (_pair(right, 0)[1] - 1, _pair(right, extra)[1]),
     "If too few iterates are wrong, x_a is the end of the walk, z_K, and K is len(right).":
         lambda right, extra: (_pair(right, 0)[0], min(_pair(right, extra)[1], len(right) - 1)),
-    "The two are swapped. Return x_c first, then x_a.":
-        lambda right, extra: _pair(right, extra)[::-1],
 }, hints=(
     "First list the wrong iterates: [t for t in range(len(right)) if not right[t]].",
     "x_c is one before the first of them, not below 0. x_a is entry `extra` of it, or len(right).",
@@ -170,18 +162,14 @@ def _unevenness(matrix: Tensor, columns: Any = lambda m: _shares(m).mean(0)) -> 
 MATRICES = ([[6, 2, 2], [1, 3, 0], [0, 10, 10]], [[5, 5], [0, 10]],
             [[8, 1, 1, 0], [4, 4, 4, 8], [0, 1, 9, 0], [3, 3, 3, 1]])
 
-
 COLUMNS = Exercise(_unevenness, cases=[(torch.tensor(m).float(),) for m in MATRICES], mistakes={
-    "Return half of this. The sum counts one class's surplus and another's deficit.":
-        lambda m: 2 * _unevenness(m),
+    "Return half of this: a surplus and its deficit count twice.": lambda m: 2 * _unevenness(m),
     "These are row sums, which are all equal after normalising. Sum each column.":
         partial(_unevenness, columns=lambda m: _shares(m).mean(1)),
     "A class with more images counts more. Divide each row by its sum first.":
         partial(_unevenness, columns=lambda m: m.sum(0) / m.sum()),
     "You left out the right answers. All answers count here, also the diagonal.":
         lambda m: _unevenness(m - torch.diag(m.diagonal()) + 1e-12),
-    "Scale the columns to sum to one before you compare them with 1/C.":
-        partial(_unevenness, columns=lambda m: _shares(m).sum(0)),
     "This is the largest deviation of one class. Add up all deviations and halve the sum.":
         lambda m: float((_shares(m).mean(0) - 1 / len(m)).abs().max()),
 }, hints=(

@@ -9,8 +9,6 @@ and the budget r = sqrt(d) eps / sigma. The closed forms were derived for this c
 against brute force. Pairs are in the order (easy, hard); numbers may be arrays.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any

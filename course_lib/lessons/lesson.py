@@ -8,8 +8,6 @@ answer and the known wrong ones. If it agrees with one of these on every case, i
 answer's remark.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -25,6 +23,11 @@ from course_lib.errors import CourseError, integer, pick
 FILES = {"00": "start_here", "01": "unfairness", "02": "reweight", "03": "remargin", "04": "bat",
          "05": "scores", "06": "theory"}
 Cases = Sequence[tuple[Any, ...]]  # the arguments of each call
+
+
+def noise(seed: int, *shape: int) -> torch.Tensor:
+    """Uniform numbers from 0 to 1 for a case, the same each time."""
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -102,14 +105,27 @@ def _results(answer: Any, task: Exercise) -> list[Any]:
     return results
 
 
-def _same(given: Any, wanted: Any, tolerance: float) -> bool:
-    if isinstance(wanted, Exception):  # some known mistakes end in an error
-        return type(given) is type(wanted)
-    if isinstance(wanted, str):
-        return isinstance(given, str) and given.strip().casefold() == wanted.casefold()
-    g, w = _numbers(given), _numbers(wanted)
-    return (g is not None and w is not None and g.shape == w.shape
-            and np.allclose(g, w, rtol=tolerance, atol=tolerance))
+def _difference(given: Sequence[Any], wanted: Sequence[Any], tolerance: float) -> str:
+    """How the first wrong result differs, without giving the answer away; "" if all are right."""
+    for value, right in zip(given, wanted, strict=True):
+        g, w = _numbers(value), _numbers(right)
+        if isinstance(right, Exception) and type(value) is type(right):
+            continue  # some known mistakes end in an error
+        if isinstance(value, Exception):
+            return f"Your code stopped with {type(value).__name__}: {value}."
+        if g is None or w is None:
+            return f"The answer should be made of numbers; {value!r} is not the right one."
+        if g.shape != w.shape:
+            return f"The result has shape {g.shape}; it should have {w.shape}."
+        if np.allclose(g, w, rtol=tolerance, atol=tolerance):
+            continue
+        if np.isnan(g).any():
+            return "The result holds NaN. Is something divided by zero?"
+        if np.allclose(g, 100 * w, rtol=tolerance, atol=tolerance):
+            return "This is 100 times too large: a percentage instead of a fraction."
+        near = np.abs(g - w).max() < 0.1 * max(1e-9, np.abs(w).max())
+        return f"The numbers are {'a little' if near else 'clearly'} off."
+    return ""
 
 
 def _numbers(value: Any) -> np.ndarray | None:
@@ -117,25 +133,3 @@ def _numbers(value: Any) -> np.ndarray | None:
         return np.asarray(value.detach() if isinstance(value, torch.Tensor) else value, dtype=float)
     except (TypeError, ValueError):
         return None
-
-
-def _difference(given: Sequence[Any], wanted: Sequence[Any], tolerance: float) -> str:
-    """How the first wrong result differs, without giving the answer away; "" if all are right."""
-    differ = [(g, w) for g, w in zip(given, wanted, strict=True) if not _same(g, w, tolerance)]
-    if not differ:
-        return ""
-    g, w = differ[0]
-    if isinstance(g, Exception):
-        return f"Your code stopped with {type(g).__name__}: {g}."
-    numbers, right = _numbers(g), _numbers(w)
-    if isinstance(w, str) or numbers is None or right is None:
-        kind = "a word" if isinstance(w, str) else "made of numbers"
-        return f"The answer should be {kind}; {g!r} is not the right one."
-    if numbers.shape != right.shape:
-        return f"The result has shape {numbers.shape}; it should have {right.shape}."
-    if np.isnan(numbers).any():
-        return "The result holds NaN. Is something divided by zero?"
-    if np.allclose(numbers, 100 * right, rtol=tolerance, atol=tolerance):
-        return "This is 100 times too large: a percentage instead of a fraction."
-    near = np.abs(numbers - right).max() < 0.1 * max(1e-9, np.abs(right).max())
-    return f"The numbers are {'a little' if near else 'clearly'} off."

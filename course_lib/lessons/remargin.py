@@ -1,7 +1,5 @@
 """Exercises of notebook 03: multipliers to margins, and shuffled labels."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -19,39 +17,29 @@ STATES = [
     (torch.tensor([0.01, 0.02]), torch.tensor([0.3, -0.02]), 0.1, 0.98, 2.5),
 ]
 
-
 MARGINS = Exercise(_margins, cases=STATES, tolerance=1e-5, mistakes={
     "The factor 2 in the exponent is missing.":
         lambda lam, gap, rate, low, high: _margins(lam / 2, gap / 2, rate, low, high),
     "The old multiplier is missing. The gap moves it and does not replace it.":
         lambda lam, gap, rate, low, high: _margins(0 * lam, gap, rate, low, high),
-    "The margins are not clipped.":
-        lambda lam, gap, rate, low, high: torch.exp(2 * (lam + rate * gap)),
+    "The margins are not clipped.": lambda lam, gap, a, low, high: torch.exp(2 * (lam + a * gap)),
     "You clip the multiplier. low and high are bounds of the margin.":
         lambda lam, gap, rate, low, high: torch.exp(2 * (lam + rate * gap).clamp(low, high)),
     "The sign is wrong. A class with a gap above the tolerance gets a larger margin.":
         lambda lam, gap, rate, low, high: _margins(lam, -gap, rate, low, high),
-    "These are the margins before the update. Move the multiplier first.":
-        lambda lam, gap, rate, low, high: _margins(lam, gap, 0.0, low, high),
-    "This adds, but the rule multiplies: the margin is the exponential.":
-        lambda lam, gap, rate, low, high: (1 + 2 * (lam + rate * gap)).clamp(low, high),
 }, hints=(
     "First move the multiplier, lam + rate * gap; then exp(2 lambda); then the clip.",
     "torch.exp(...) and .clamp(low, high), in this order.",
 ), praise="If a gap stays, the margin grows by the same factor in each epoch.")
 
-
 SHARES = [(0.5, 10), (0.25, 10), (1.0, 4), (0.0, 7), (0.8, 3)]
 OPTIMUM = Exercise(lambda share, classes: 1 - share + share / classes, cases=SHARES,
                    tolerance=1e-6, mistakes={
     "A random label is right one time in C. Add share / C.": lambda share, classes: 1 - share,
-    "This is the probability of all wrong classes together.":
-        lambda share, classes: share * (1 - 1 / classes),
+    "This is the probability of all wrong classes.": lambda share, C: share * (1 - 1 / C),
     "A random label is one of C classes, the true one among them: share / C.":
         lambda share, classes: 1 - share + share / (classes - 1),
-    "This is the probability of one wrong class.": lambda share, classes: share / classes,
-    "The shares are swapped. `share` of the terms have random labels.":
-        lambda share, classes: share + (1 - share) / classes,
+    "The shares are swapped: `share` has random labels.": lambda share, C: share + (1 - share) / C,
 }, hints=(
     "Cross-entropy is smallest at the frequencies of the labels. How frequent is the true one?",
     "The unshuffled terms always have the true label, the shuffled ones one time in C.",

@@ -1,30 +1,24 @@
 """Exercises of notebook 02: multipliers to weights, one dual update, and differences per seed."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from course_lib.lessons.lesson import Exercise
+from course_lib.lessons.lesson import Exercise, noise
 
 # two, none and all above zero; not always ten classes
 LAM = [(torch.tensor([0.0, 0.0, 0.3, 0.05]),), (torch.zeros(5),),
-       (0.05 * torch.rand(10, generator=torch.Generator().manual_seed(4)),)]
+       (0.05 * noise(4, 10),)]
 WEIGHTS = Exercise(lambda lam: 1 / len(lam) + lam - lam.mean(), cases=LAM,
                    tolerance=1e-5, mistakes={
-    "1/C is missing: it is each class's weight where every multiplier is zero.":
-        lambda lam: lam - lam.mean(),
+    "1/C is missing, the weight where all multipliers are zero.": lambda lam: lam - lam.mean(),
     "These sum to more than one. Subtract the mean of lam.": lambda lam: 1 / len(lam) + lam,
-    "You subtract the sum of lam. Subtract its mean, the sum divided by C.":
-        lambda lam: 1 / len(lam) + lam - lam.sum(),
     "You scale the weights to sum to one. The Lagrangian subtracts the mean of lam.":
         lambda lam: (1 / len(lam) + lam) / (1 + lam.sum()),
     "This is the report's softmax, not the Lagrangian.": lambda lam: torch.softmax(lam, 0),
     "There are not always ten classes: 1/C with C = len(lam).": lambda lam: 0.1 + lam - lam.mean(),
-    "Every class starts from 1/C, not from 1.": lambda lam: 1 + lam - lam.mean(),
 }, hints=(
     "1/C, plus the class's own multiplier, minus its share of the cost of all multipliers.",
     "(1/C) times the sum of all lam is lam.mean(), and C is len(lam).",
@@ -46,16 +40,13 @@ STATES = [
     (torch.tensor([0.01, 0, 0, 0.1]), torch.tensor([0.3, 0.1, 0.2, 0.2]), 0.2, 0.0, 2.0, 0.25),
 ]
 
-
 UPDATE = Exercise(_update, cases=STATES, tolerance=1e-5, mistakes={
-    "A multiplier of a constraint must not be negative. Clamp it at 0.":
-        partial(_update, least=-math.inf),
+    "No multiplier of a constraint is negative. Clamp it at 0.": partial(_update, least=-math.inf),
     "The limit is missing. If the multipliers sum to more than lim, scale all down.":
         lambda lam, e, m, tau, a, lim: _update(lam, e, m, tau, a, math.inf),
     "You clamp the gap. A class that does better than it must should lose weight again.":
         lambda lam, e, m, tau, a, lim: _update(lam, e.clamp(min=m + tau), m, tau, a, lim),
-    "The tolerance is missing. The gap is err - mean - tau.":
-        lambda lam, e, m, tau, a, lim: _update(lam, e, m, 0.0, a, lim),
+    "The tolerance is missing.": lambda lam, e, m, tau, a, lim: _update(lam, e, m, 0.0, a, lim),
     "You do not subtract the average. The gap is how far a class is above the average.":
         lambda lam, e, m, tau, a, lim: _update(lam, e, 0.0, tau, a, lim),
     "You always scale to lim. Scale down only if the sum exceeds lim.":
@@ -63,15 +54,10 @@ UPDATE = Exercise(_update, cases=STATES, tolerance=1e-5, mistakes={
             (new := _update(lam, e, m, tau, a, math.inf)) * lim / new.sum()),
     "The old multiplier is missing. The new one is the old one plus the step.":
         lambda lam, e, m, tau, a, lim: _update(0 * lam, e, m, tau, a, lim),
-    "You limit each multiplier to lim. The limit is on their sum.":
-        lambda lam, e, m, tau, a, lim: _update(lam, e, m, tau, a, math.inf).clamp(max=lim),
-    "The sign is wrong. A gap above tau makes the multiplier grow.":
-        lambda lam, e, m, tau, a, lim: _update(lam, e, m, tau, -a, lim),
 }, hints=(
     "Three steps: lam + rate * gap with gap = err - mean - tau; not below 0; a sum of at most lim.",
     "moved = (lam + rate * (err - mean - tau)).clamp(min=0); then compare the sum to lim.",
 ), praise="Dual ascent: the multiplier grows as long as its constraint is violated.")
-
 
 # five made-up seeds, as many as in the notebook; then three, where pairing helps more
 BEFORE = torch.tensor([0.470, 0.512, 0.455, 0.490, 0.438])
@@ -80,18 +66,13 @@ PAIRS = [(BEFORE, BEFORE - torch.tensor([0.10, 0.12, 0.09, 0.11, 0.13]), 2.7764)
 PAIRED = Exercise(lambda b, a, t: t * (a - b).std() / len(b) ** 0.5, cases=PAIRS, mistakes={
     "This is for two unrelated groups. Pairs share a seed: take the differences first.":
         lambda b, a, t: t * ((b.var() + a.var()) / len(b)) ** 0.5,
-    "This is the spread of one change. The mean of n changes varies sqrt(n) times less.":
-        lambda b, a, t: t * (a - b).std(),
+    "This is the spread of one change, not of their mean.": lambda b, a, t: t * (a - b).std(),
     "You divide by n. The standard deviation of a mean of n values is smaller by sqrt(n).":
         lambda b, a, t: t * (a - b).std() / len(b),
     "This is one standard error. The 95 % interval reaches t of them to each side.":
         lambda b, a, t: (a - b).std() / len(b) ** 0.5,
     "This is the whole width. Return how far the interval reaches to each side.":
         lambda b, a, t: 2 * t * (a - b).std() / len(b) ** 0.5,
-    "For a sample divide by n - 1, as torch's std does by default.":
-        lambda b, a, t: t * (a - b).std(unbiased=False) / len(b) ** 0.5,
-    "This is the mean change itself. Return the half-width of its interval.":
-        lambda b, a, t: (a - b).mean(),
 }, hints=(
     "First take the five differences after - before. From here on use only these.",
     "t times the std of the differences, divided by the root of their number.",

@@ -1,7 +1,5 @@
 """Notebook 05: the paper's figures beside ours, and exercises on LUF and equalised odds."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -11,7 +9,7 @@ from torch import Tensor
 
 from course_lib.fairness import Spread
 from course_lib.lab.leave_out import load_luf
-from course_lib.lessons.lesson import Cases, Exercise
+from course_lib.lessons.lesson import Cases, Exercise, noise
 from course_lib.tables import compare_scores
 
 # Sooksatra and Rivas, Tables I to V and text: score, data -> (standard, robust) in points, CRU_eps
@@ -64,10 +62,8 @@ def _probabilities() -> Cases:
     """Models of different sizes, so that no two of the lengths are the same."""
     cases = []
     for seed, (left, n, classes) in enumerate(((3, 7, 4), (5, 6, 3), (2, 9, 3))):
-        g = torch.Generator().manual_seed(seed)
-        full = torch.randn(n, classes, generator=g, dtype=torch.float64)
-        noise = torch.randn(left, n, classes, generator=g, dtype=torch.float64)
-        cases.append((full.softmax(1), (full + 0.8 * noise).softmax(2)))
+        full, change = 4 * noise(seed, n, classes), 3 * noise(seed + 9, left, n, classes)
+        cases.append((full.softmax(1), (full + change).softmax(2)))
     return cases
 
 
@@ -81,8 +77,7 @@ LUF = Exercise(_luf, cases=_probabilities(), mistakes={
     "LUF_t counts how many models change a prediction, not whether any of them does.":
         lambda full, without: (
             (luf := _luf(full, without))[0], _flips(full, without).any(0).double().mean(), luf[2]),
-    "LUF_t and LUF_l are swapped.":
-        lambda full, without: (_luf(full, without)[0], *_luf(full, without)[:0:-1]),
+    "LUF_t and LUF_l are swapped.": lambda F, G: (_luf(F, G)[0], *_luf(F, G)[:0:-1]),
     "LUF is a mean over the test examples. This is the largest change of all.":
         lambda full, without: ((without - full).abs().max(), *_luf(full, without)[1:]),
 }, hints=(
@@ -101,12 +96,10 @@ def _eou(confidence: Tensor, y: Tensor, group: Tensor, score: Any = _range) -> l
 def _people() -> Cases:
     """Two groups, three, and four of different sizes; every group has both labels."""
     cases = []
-    for seed, k in enumerate((2, 3, 4)):
-        g, n, both = torch.Generator().manual_seed(seed), 20 * k, torch.arange(2 * k)
-        group, y = torch.arange(n) ** 2 % 7 % k, torch.randint(0, 2, (n,), generator=g)
-        group[: 2 * k], y[: 2 * k] = both % k, both // k
-        noise = torch.rand(n, generator=g, dtype=torch.float64)
-        cases.append(((noise + 0.4 * y + 0.1 * group) / 2, y, group))
+    for k in (2, 3, 4):
+        i = torch.arange(20 * k)
+        y, group = i // k % 2, torch.where(i < 2 * k, i % k, i**2 % 7 % k)
+        cases.append(((noise(k, len(i)) + 0.4 * y + 0.1 * group) / 2, y, group))
     return cases
 
 

@@ -1,20 +1,16 @@
 """Exercises of notebook 00: one step of PGD, and the first wrong iterate of a walk."""
 
-from __future__ import annotations
-
-import torch
 from torch import Tensor
 
-from course_lib.lessons.lesson import Cases, Exercise
+from course_lib.lessons.lesson import Cases, Exercise, noise
 
 
 def _pictures() -> Cases:
     """Dark and bright pixels, iterates inside the ball and at its edge, gradients of any size."""
-    g, cases = torch.Generator().manual_seed(1), []
+    (x, u, v), cases = noise(1, 3, 3, 1, 4, 4), []
+    x = (1.4 * x - 0.2).clamp(0, 1)
     for eps, a in ((8 / 255, 2 / 255), (0.3, 0.2)):
-        x = (1.4 * torch.rand(3, 1, 4, 4, generator=g) - 0.2).clamp(0, 1)
-        z = (x + eps * (2 * torch.rand(x.shape, generator=g) - 1)).clamp(0, 1)
-        cases.append((z, x, torch.randn(x.shape, generator=g), a, eps))
+        cases.append(((x + eps * (2 * u - 1)).clamp(0, 1), x, 4 * v - 2, a, eps))
     return cases
 
 
@@ -26,8 +22,7 @@ STEP = Exercise(lambda z, x, g, a, eps: _projected(z + a * g.sign(), x, eps),
                 cases=_pictures(), tolerance=1e-6, mistakes={
     "You walk down the loss. An attack wants a larger loss, so the step is added.":
         lambda z, x, g, a, eps: _projected(z - a * g.sign(), x, eps),
-    "You step along the gradient itself. PGD takes only its sign.":
-        lambda z, x, g, a, eps: _projected(z + a * g, x, eps),
+    "PGD steps along the gradient's sign.": lambda z, x, g, a, eps: _projected(z + a * g, x, eps),
     "The result can leave the ball. No pixel may end further than eps from x.":
         lambda z, x, g, a, eps: (z + a * g.sign()).clamp(0, 1),
     "The result can leave the box. No image has a pixel below 0 or above 1.":
@@ -48,16 +43,12 @@ WALKS = [([c == "1" for c in walk],) for walk in (
     "1110000", "1111111", "0000000", "1101000", "1111110", "0111111")]
 CROSSING = Exercise(_first_wrong, cases=WALKS, mistakes={
     "This counts the right iterates. A walk can become right again after it went wrong.": sum,
-    "This is the last right iterate before the crossing. The first wrong one is the next.":
-        lambda r: _first_wrong(r) - 1,
+    "This is the last right iterate. The next one is wrong.": lambda r: _first_wrong(r) - 1,
     "This works if the walk crosses. If it never does, return the last index, K.":
         lambda r: r.index(False) if False in r else 0,
     "For a walk that never crosses, this is one too many. The last index is len(right) - 1.":
         lambda r: r.index(False) if False in r else len(r),
-    "This raises an error if the walk never crosses. Return the last index, K, instead.":
-        lambda r: r.index(False),
-    "This is the last wrong iterate. Find the first.":
-        lambda r: max((t for t, ok in enumerate(r) if not ok), default=len(r) - 1),
+    "If the walk never crosses, this is an error. Return K then.": lambda r: r.index(False),
 }, hints=(
     "right[t] says whether z_t is still classified correctly. Look for the first False.",
     "right.index(False) finds it, or raises if there is none. Test `False in right`.",

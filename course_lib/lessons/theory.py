@@ -1,7 +1,5 @@
 """Exercises of notebook 06: thresholds, weights and margins, and the errors it predicts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -18,12 +16,9 @@ Pair = tuple[float, float]  # errors of the easy and of the hard class
 # m and K
 SIGNALS = [(1.5, 2.0), (2.0, 3.0), (0.7, 1.25)]
 EQUAL = Exercise(lambda m, K: -m * (K - 1) / (K + 1), cases=SIGNALS, mistakes={
-    "The sign is wrong. The threshold must move away from the wide class.":
-        lambda m, K: m * (K - 1) / (K + 1),
-    "Halfway between the means the wide class has the larger error: m / K is less than m.":
-        lambda m, K: 0.0,
-    "The signal is missing. The distance of both means grows with m.":
-        lambda m, K: -(K - 1) / (K + 1),
+    "The threshold must move away from the wide class.": lambda m, K: m * (K - 1) / (K + 1),
+    "Halfway the wide class has the larger error: m / K is less than m.": lambda m, K: 0.0,
+    "The signal m is missing: both means move with it.": lambda m, K: -(K - 1) / (K + 1),
 }, hints=(
     "Phi is increasing, so the errors are equal where the two arguments of Phi are.",
     "-theta - m = (theta - m) / K is linear in theta. Multiply by K and collect theta.",
@@ -51,8 +46,7 @@ GAPS = [(partial(_trained, m=1.5, K=2.0), 0.5, 3.0, 60), (lambda omega: 1.7 - om
 WEIGHT = Exercise(_bisect, cases=GAPS, mistakes={
     "You keep the wrong half. While the gap is positive, the hard class needs more weight.":
         partial(_bisect, above=lambda g: g <= 0),
-    "This is the middle of the first interval. Halve it `steps` times.":
-        lambda gap, low, high, steps: (low + high) / 2,
+    "This is the middle of the first interval.": lambda gap, low, high, steps: (low + high) / 2,
     "This is the gap at the root. Return the weight.":
         lambda gap, low, high, steps: gap(_bisect(gap, low, high, steps)),
 }, hints=(
@@ -72,8 +66,7 @@ MOVES = [(tuple(ndtr([a, (c - a) / K])), tuple(ndtr([b, (c - b) / K]))) for K, c
 RATIO = Exercise(_ratio, cases=MOVES, mistakes={
     "The sign is wrong. One error rises while the other falls, and K is positive.":
         lambda before, after: -_ratio(before, after),
-    "This is 1 / K. The easy class's change is K times the hard class's.":
-        lambda before, after: 1 / _ratio(before, after),
+    "This is 1 / K: turn the fraction over.": lambda before, after: 1 / _ratio(before, after),
     "You took the errors themselves. The law is linear in Phi^-1 of the errors (ndtri).":
         partial(_ratio, scale=lambda e: e),
     "You used Phi. The law has its inverse, ndtri.": partial(_ratio, scale=ndtr),
@@ -82,14 +75,12 @@ RATIO = Exercise(_ratio, cases=MOVES, mistakes={
     "K = (z_easy' - z_easy) / (z_hard - z_hard') with z = ndtri(error).",
 ), praise="The budget must be the same for both classifiers, but you need not know it.")
 
-
 # training errors of the easy and the hard class
 SIDES = [(0.1, 0.37), (0.1, 0.62), (0.45, 0.8), (0.6, 0.7), (0.02, 0.48)]
 LEVER = Exercise(lambda easy, hard: float(np.sign(hard - 0.5)), cases=SIDES, mistakes={
     "The sign is wrong. Look at the denominator: it is positive.":
         lambda easy, hard: float(np.sign(0.5 - hard)),
-    "Not always: v changes its sign where the hard class's error is 50 %.":
-        lambda easy, hard: -1.0,
+    "Not always: v changes its sign where the hard class's error is 50 %.": lambda easy, hard: -1.0,
     "It is not about which class is worse. Compare the hard class's error with 50 %.":
         lambda easy, hard: float(np.sign(hard - easy)),
     "You used the easy class's error. s_+ is the hard class's margin.":

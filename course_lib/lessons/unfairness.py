@@ -1,22 +1,20 @@
 """Exercises of notebook 01: errors per class, the boundary error, and the interval of an error."""
 
-from __future__ import annotations
-
 import math
 
 import torch
 from torch import Tensor
 
-from course_lib.lessons.lesson import Cases, Exercise
+from course_lib.lessons.lesson import Cases, Exercise, noise
 
 
 def _labels() -> Cases:
     """Classes of different sizes, so that a wrong divisor shows."""
-    g, cases = torch.Generator().manual_seed(2), []
+    cases = []
     for sizes in ((40, 10, 30), (5, 25, 10, 20)):
-        y = torch.cat([torch.full((n,), c) for c, n in enumerate(sizes)])
-        noise = torch.randint(len(sizes), y.shape, generator=g)
-        cases.append((y, torch.where(torch.rand(y.shape, generator=g) < 0.3, noise, y), len(sizes)))
+        y = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        (changed, to), n = noise(2, 2, len(y)), len(sizes)
+        cases.append((y, torch.where(changed < 0.3, (n * to).long(), y), n))
     return cases
 
 
@@ -48,12 +46,10 @@ CLASS_ERRORS = Exercise(_class_errors, cases=_labels(), mistakes={
 def _predictions() -> Cases:
     """Labels, clean and attacked predictions. Under attack some wrong images become right, and
     some change from one wrong class to another."""
-    g = torch.Generator().manual_seed(3)
-    y = torch.randint(5, (400,), generator=g)
-    clean, attacked = (torch.where(torch.rand(y.shape, generator=g) < p,
-                                   torch.randint(5, y.shape, generator=g), y) for p in (0.3, 0.6))
+    u, v, y, a, b = noise(3, 5, 400)
+    y, a, b = ((5 * labels).long() for labels in (y, a, b))
+    clean, attacked = torch.where(u < 0.3, a, y), torch.where(v < 0.6, b, y)
     return [(y, clean, attacked), (y[:100], clean[:100], attacked[:100])]
-
 
 BOUNDARY = Exercise(lambda y, clean, attacked: _share((clean == y) & (attacked != y)),
                     cases=_predictions(), mistakes={
@@ -74,15 +70,11 @@ BOUNDARY = Exercise(lambda y, clean, attacked: _share((clean == y) & (attacked !
     "Combine two conditions with &: (clean == y) & (attacked != y). Then take the mean, as float.",
 ), praise="The robust error is exactly the standard error plus the boundary error.")
 
-
 RATES = [(0.3, 1000), (0.03, 1000), (0.5, 10_000), (0.12, 250)]
 CHANCE = Exercise(lambda p, n: 1.96 * math.sqrt(p * (1 - p) / n), cases=RATES, mistakes={
-    "This is one standard error. A 95 % interval reaches 1.96 of them to each side.":
-        lambda p, n: math.sqrt(p * (1 - p) / n),
-    "Take the square root of the whole fraction, p (1 - p) / n.":
-        lambda p, n: 1.96 * math.sqrt(p * (1 - p)) / n,
-    "The square root is missing. p (1 - p) / n is a variance; the interval needs its root.":
-        lambda p, n: 1.96 * p * (1 - p) / n,
+    "One standard error: a 95 % interval reaches 1.96.": lambda p, n: math.sqrt(p * (1 - p) / n),
+    "Take the root of the whole fraction.": lambda p, n: 1.96 * math.sqrt(p * (1 - p)) / n,
+    "The root is missing: p (1 - p) / n is a variance.": lambda p, n: 1.96 * p * (1 - p) / n,
     "This is the whole width. Return how far the interval reaches to each side.":
         lambda p, n: 3.92 * math.sqrt(p * (1 - p) / n),
     "The variance of one yes-or-no draw is p (1 - p), not p.": lambda p, n: 1.96 * math.sqrt(p / n),

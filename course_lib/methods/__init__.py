@@ -1,7 +1,5 @@
 """Training methods, one file per paper. Every file in this folder is imported and registers."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

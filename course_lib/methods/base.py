@@ -1,7 +1,5 @@
 """A training method is a frozen dataclass with a loss and, where it needs one, a memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -9,10 +7,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from course_lib.errors import CourseError
+from course_lib.errors import CourseError, pick
 from course_lib.fairness import Report
 
 State = dict[str, Tensor]
+Loss = Tensor | tuple[Tensor, State]  # the state: statistics, summed until the next update
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,12 @@ class Method:
     update_every: ClassVar[Any] = None
     # the report that `update` reads: "errors", "flips" (these count changed predictions too) or ""
     wants_report: ClassVar[str] = "errors"
-    limits: ClassVar[tuple[tuple[str, float, float], ...]] = ()  # least and largest constants
+    # of some constants the names to choose from, or the largest number; the least is 0
+    limits: ClassVar[tuple[tuple[str, Any], ...]] = ()
     # class name and constants in the digests of a method that was once part of another class
     RECORDED_AS: ClassVar[Mapping[str, Any]] = {}
 
-    def __init_subclass__(cls, **words: Any) -> None:
-        super().__init_subclass__(**words)
+    def __init_subclass__(cls) -> None:
         if name := vars(cls).get("name"):
             other: Any = METHODS.get(name, cls)
             if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
@@ -50,18 +49,21 @@ class Method:
             METHODS[name] = cls
 
     def __post_init__(self) -> None:
-        for word, low, high in self.limits:
-            if (value := getattr(self, word)) is not None and not low <= value <= high:
-                raise CourseError(f"{word} is {value}; {self.name} takes a number from {low} to "
-                                  f"{high}.")
+        for word, most in self.limits:
+            given = getattr(self, word)
+            for value in given if isinstance(given, tuple) else (given,):
+                if not isinstance(most, float):
+                    pick(dict.fromkeys(most), value, f"{word} of {self.name}")
+                elif value is not None and not 0 <= value <= most:
+                    raise CourseError(f"{word} is {given}; {self.name} takes numbers from 0 to "
+                                      f"{most:g}.")
 
     def init_state(self, n_classes: int) -> State:
         """The memory before the first batch: a dict of tensors, saved with every checkpoint."""
         return {}
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State,
-             at: Step) -> Tensor | tuple[Tensor, State]:
-        """The loss of a batch, or the loss and statistics to be summed until the next update."""
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Loss:
+        """The loss of a batch, or the loss and statistics for `Step.stats` of the next update."""
         raise NotImplementedError
 
     def update(self, state: State, report: Report | None, at: Step) -> State:

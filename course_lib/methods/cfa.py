@@ -1,8 +1,5 @@
 """Class-wise calibrated fair adversarial training, CFA (Wei et al., CVPR 2023)."""
 
-from __future__ import annotations
-
-import math
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.fairness import Report
-from course_lib.methods.base import State, Step
+from course_lib.methods.base import Loss, State, Step
 from course_lib.methods.trades import TRADES
 
 
@@ -31,7 +28,7 @@ class CFA(TRADES):
     name = "cfa"
     update_every = "epoch"
     wants_report = ""
-    limits = (("begin", 0, 1), ("lambda1", 0, math.inf), ("lambda2", 0, math.inf))
+    limits = (("begin", 1.0), ("lambda1", torch.inf), ("lambda2", torch.inf))
 
     lambda1: float | None = 0.3  # the paper's for TRADES; None leaves the margins at 1
     lambda2: float | None = 0.5  # None leaves the betas alone
@@ -50,11 +47,10 @@ class CFA(TRADES):
         return {"margin": state["margin"] if self.lambda1 is None else self.lambda1 + t,
                 "beta": state["beta"] if self.lambda2 is None else self.beta * (self.lambda2 + t)}
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State,
-             at: Step) -> tuple[Tensor, State]:
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Loss:
         eps = (self.attack.eps * state["margin"].to(x.device)[y]).clamp(max=1)
-        ce, kl, attacked = self.terms(model, x, y, at, eps=eps)
-        own, b = F.one_hot(y, attacked.shape[1]).to(ce.dtype), state["beta"].to(x.device)[y]
+        b = state["beta"].to(x.device)[y]
+        ce, kl, attacked, own = self.terms(model, x, y, at, eps=eps)
         # mean (CE + b_y KL) / (1 + b_y), or mean CE(f(x'), y)
         loss = F.cross_entropy(attacked, y) if self.plain else ((ce + b * kl) / (1 + b)).mean()
         return loss, {"right": (attacked.argmax(1) == y).to(own.dtype) @ own, "n": own.sum(0)}

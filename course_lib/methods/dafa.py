@@ -1,16 +1,12 @@
 """Distance-aware fair adversarial training, DAFA (Lee et al., ICLR 2024)."""
 
-from __future__ import annotations
-
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from course_lib.fairness import Report
-from course_lib.methods.base import State, Step
+from course_lib.methods.base import Loss, State, Step
 from course_lib.methods.trades import TRADES
 
 
@@ -31,7 +27,7 @@ class DAFA(TRADES):
     name = "dafa"
     update_every = "epoch"
     wants_report = ""
-    limits = (("warmup", 0, 1), ("lam", 0, math.inf))
+    limits = (("warmup", 1.0), ("lam", torch.inf))
 
     lam: float = 1.0
     warmup: float = 70 / 110  # share of the epochs
@@ -49,12 +45,10 @@ class DAFA(TRADES):
         t = p * own * (own[:, None] < own)
         return {"weight": (1 + self.lam * (t.sum(1) - t.sum(0))).clamp(min=0)}
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State,
-             at: Step) -> tuple[Tensor, State]:
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Loss:
         w = state["weight"].to(x.device)[y]
         eps, step = ((w * size).clamp(max=1) for size in (self.attack.eps, self.attack.step_size))
-        ce, kl, attacked = self.terms(model, x, y, at, eps=eps, step_size=step)
-        own = F.one_hot(y, attacked.shape[1]).to(ce.dtype)
+        ce, kl, attacked, own = self.terms(model, x, y, at, eps=eps, step_size=step)
         # mean W_y CE(f(x), y) + beta mean KL(p(x) || p(x'))
         loss = (w * ce).mean() + self.beta * kl.mean()
         return loss, {"p": own.T @ attacked.detach().softmax(1), "n": own.sum(0)}

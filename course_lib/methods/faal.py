@@ -1,8 +1,5 @@
 """Fairness-aware adversarial learning, FAAL (Zhang et al., CVPR 2024): worst weights in a ball."""
 
-from __future__ import annotations
-
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,8 +43,7 @@ class FAAL(Method):
     """
 
     name = "faal"
-    wants_report = ""
-    limits = (("tau", 0, math.inf),)
+    limits = (("tau", torch.inf),)
 
     tau: float = 0.5
     counts: bool = True

@@ -1,7 +1,5 @@
 """Friendly adversarial training (Zhang et al., ICML 2020): attack no further than needed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor, nn

@@ -6,82 +6,67 @@ for every class i. Before each epoch the gaps on validation data move one multip
 constraint. Multipliers become class weights (Reweight) and class budgets (Remargin).
 """
 
-from __future__ import annotations
-
-import dataclasses
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from course_lib.attacks import PGD
 from course_lib.errors import CourseError, pick
-from course_lib.fairness import Report
-from course_lib.methods.base import Method, State, Step
-from course_lib.methods.trades import kl
+from course_lib.fairness import Errors, Report
+from course_lib.methods.base import State, Step
+from course_lib.methods.trades import TRADES
 
 # which of lambda 0 (natural), 1 (boundary) and 2 (margin) move
 VARIANTS = {"rw": (True, True, False), "rm": (True, False, True), "rmrw": (True, True, True)}
 
 
 @dataclass(frozen=True)
-class FRL(Method):
+class FRL(TRADES):
     """The authors' dual update, by default as in their code of 2022.
 
         gamma_i = gap_i - tau                  lambda_i += rate gamma_i
         w_i = 1/C + lambda_i - mean(lambda)    eps_i = eps clip(exp(2 lambda_i))
         L = sum_b w0 CE(f(x), y) / sum_b w0 + beta sum_b w1 KL(p(x) || p(x')) / sum_b w1
 
-    Where we differ, and why:
+    Where we differ, and why, beside TRADES' differences:
     - Robust means correct both clean and attacked, so the boundary error is never negative.
     - `windup=False` clips lambda2 with its margin. The authors' drifts on and is slow to return.
     - The authors halve rate0 and rate1 at epoch 40 (in 2021 also at 80 and 120). Ours are constant,
       also in authors_2021, to keep the rule simple.
-    - The authors forward x, x', x in train mode, we x, x'. The gradients are equal; the running
-      averages of batch norm differ a little.
     """
 
     name = "frl"
+    limits = (("variant", VARIANTS), ("normaliser", ("separate", "joint")),
+              ("step", ("largest", "fixed")), ("rates", torch.inf), ("lim", 1.0),
+              ("beta", torch.inf))
 
     variant: str = "rmrw"  # rw: Reweight, rm: Remargin, rmrw: both
     tau: tuple[float, float] = (0.07, 0.07)  # tolerated gaps: standard, boundary error
     rates: tuple[float, float, float] = (0.05, 0.10, 0.20)  # natural, boundary, margin
     lim: float = 0.5  # the most the multipliers of one constraint may sum to
-    clip: tuple[float, float] = (0.98, 3.0)  # of the margins
+    clip: tuple[float, float] = (0.98, 3.0)  # least and largest margin
     beta: float = 1.5  # TRADES' weight of the boundary term
-    attack: PGD = PGD(steps=10, objective="kl", start="gaussian")
     natural_reweight: bool = True  # does rm move lambda0, as the authors' does?
     normaliser: str = "separate"  # of the weights in a batch: separate (2022) or joint (2021)
-    step: str = "largest"  # a quarter of the batch's largest budget, of the "own" one, or "fixed"
+    step: str = "largest"  # a quarter of the batch's largest budget (2022), or "fixed" (2021)
     windup: bool = True
-    # constants that stored records and checkpoints name; FRLReport, once in this class, has others
-    weights: str = field(default="lagrangian", init=False)
-    accumulate: bool = field(default=True, init=False)
-    boundary: str = field(default="difference", init=False)
-    boundary_loss: str = field(default="kl", init=False)
-    centred: bool = field(default=True, init=False)
     update_every: Any = "epoch"  # type: ignore[misc]  # or a number of batches
 
     def __post_init__(self) -> None:
-        pick(VARIANTS, self.variant, "variant of FRL")
-        pick(dict.fromkeys(("separate", "joint")), self.normaliser, "normaliser")
-        pick(dict.fromkeys(("largest", "own", "fixed")), self.step, "step")
-        if (not 0 <= self.lim <= 1 or not 0 < self.clip[0] <= self.clip[1]
-                or min(*self.rates, self.beta) < 0):
-            raise CourseError(f"lim is {self.lim} (0 to 1), clip {self.clip} (two positive numbers "
-                              f"in order), rates {self.rates}, beta {self.beta} (all from 0).")
+        super().__post_init__()
+        if not 0 < self.clip[0] <= self.clip[1]:
+            raise CourseError(f"clip is {self.clip}; it must be two positive numbers in order.")
 
     @classmethod
-    def preset(cls, name: str, variant: str = "rmrw", **changes: Any) -> FRL:
+    def preset(cls, name: str, variant: str = "rmrw", **changes: Any) -> Self:
         """The constants of the authors' code, "authors_2022" or "authors_2021", with your changes.
 
         >>> FRL.preset("authors_2021", "rm").lim
         0.3
         """
         of_variant = pick(pick(PRESETS, name, "preset of FRL"), variant, f"variant in {name}")
-        return dataclasses.replace(cls(variant=variant, **of_variant), **changes)
+        return cls(**{"variant": variant, **of_variant, **changes})
 
     def init_state(self, n_classes: int) -> State:
         return {f"lam{k}": torch.zeros(n_classes) for k in range(3)} | even(n_classes)
@@ -89,14 +74,10 @@ class FRL(Method):
     def update(self, state: State, report: Report | None, at: Step) -> State:
         if report is None:
             raise CourseError("FRL needs the errors on validation data; pass validate= to fit.")
-        nat, bnd = (torch.tensor(e.by_class, dtype=torch.float32) for e in (report.nat, report.bnd))
-        # gamma0_i = err_nat(i) - err_nat - tau1
-        gap0 = nat - report.nat.mean - self.tau[0]
-        # gamma1_i = err_bndy(i) - err_bndy - tau2
-        gap1 = bnd - report.bnd.mean - self.tau[1]
         rates = [rate * on for rate, on in zip(self.rates, VARIANTS[self.variant], strict=True)]
         if self.variant == "rm" and not self.natural_reweight:
             rates[0] = 0.0
+        gap0, gap1 = gaps(report.nat, self.tau[0]), gaps(report.bnd, self.tau[1])
         # lambda_i <- lambda_i + rate gamma_i
         lam0 = self.bounded(state["lam0"] + rates[0] * gap0)
         lam1 = self.bounded(state["lam1"] + rates[1] * gap1)
@@ -117,17 +98,19 @@ class FRL(Method):
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
         a, b, margin = (state[k].to(x.device)[y] for k in ("w0", "w1", "margin"))
         eps = self.attack.eps * margin
-        steps: dict[str, Any] = {"fixed": self.attack.step_size, "own": eps / 4,
-                                 "largest": float(eps.max()) / 4}
-        z = self.attack(model, x, y, eps=eps.clamp(max=1), step_size=steps[self.step],
-                        generator=at.generator)
-        clean, attacked = model(x), model(z)
-        natural, boundary = F.cross_entropy(clean, y, reduction="none"), kl(clean, attacked)
+        step = self.attack.step_size if self.step == "fixed" else float(eps.max()) / 4
+        ce, kl, *_ = self.terms(model, x, y, at, eps=eps.clamp(max=1), step_size=step)
         if self.normaliser == "joint":
             # sum_b (w0 CE + beta w1 KL) / sum_b (w0 + w1)
-            return (a * natural + self.beta * b * boundary).sum() / (a + b).sum()
+            return (a * ce + self.beta * b * kl).sum() / (a + b).sum()
         # sum_b w0 CE / sum_b w0 + beta sum_b w1 KL / sum_b w1
-        return (a * natural).sum() / a.sum() + self.beta * (b * boundary).sum() / b.sum()
+        return (a * ce).sum() / a.sum() + self.beta * (b * kl).sum() / b.sum()
+
+
+def gaps(errors: Errors, tau: float) -> Tensor:
+    """How far each class's error is above the mean error, beyond the tolerance tau."""
+    # gamma_i = err(i) - err - tau
+    return torch.tensor(errors.by_class, dtype=torch.float32) - errors.mean - tau
 
 
 def even(n_classes: int) -> State:

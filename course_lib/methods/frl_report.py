@@ -1,7 +1,5 @@
 """FRL as the reproduction report describes it: class weights by softmax, and no memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.attacks import PGD
-from course_lib.errors import CourseError, pick
+from course_lib.errors import CourseError
 from course_lib.fairness import Report
 from course_lib.methods.base import Method, State, Step
-from course_lib.methods.frl import VARIANTS, even
+from course_lib.methods.frl import VARIANTS, even, gaps
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,7 @@ class FRLReport(Method):
 
     name = "frl_report"
     wants_report = "flips"
+    limits = (("variant", VARIANTS), ("rates", torch.inf))
     RECORDED_AS: ClassVar[dict[str, Any]] = {
         "kind": "FRL", "beta": 1.0, "clip": (1e-3, 1e3), "step": "fixed", "weights": "softmax",
         "accumulate": False, "boundary": "flips", "boundary_loss": "prediction", "centred": False}
@@ -45,11 +44,6 @@ class FRLReport(Method):
     attack: PGD = PGD(eps=16 / 255, step_size=1 / 255, steps=20)
     update_every: Any = 1  # type: ignore[misc]  # batches, or "epoch"
 
-    def __post_init__(self) -> None:
-        pick(VARIANTS, self.variant, "variant of FRL")
-        if min(self.rates) < 0:
-            raise CourseError(f"The rates are {self.rates}; none may be negative.")
-
     def init_state(self, n_classes: int) -> State:
         return even(n_classes)
 
@@ -57,22 +51,19 @@ class FRLReport(Method):
         if report is None or report.flips is None:
             raise CourseError("FRLReport counts changed predictions on validation data; pass a "
                               "validate= to fit that calls evaluate with flips=True.")
-        nat, flips = (torch.tensor(e.by_class, dtype=torch.float32)
-                      for e in (report.nat, report.flips))
         a1, a2, a3 = (a * on for a, on in zip(self.rates, VARIANTS[self.variant], strict=True))
-        # w0_i = softmax(1 + a1 (err_nat(i) - err_nat - tau1))
-        w0 = torch.softmax(1 + a1 * (nat - report.nat.mean - self.tau[0]), 0)
-        # w1_i = softmax(1 + a2 (err_flip(i) - err_flip - tau2))
-        w1 = torch.softmax(1 + a2 * (flips - report.flips.mean - self.tau[1]), 0)
+        # w_i = softmax(1 + a (err(i) - err - tau)) for the standard error and the flips
+        w0 = torch.softmax(1 + a1 * gaps(report.nat, self.tau[0]), 0)
+        w1 = torch.softmax(1 + a2 * gaps(report.flips, self.tau[1]), 0)
         # eps_i = eps exp(a3 (err_flip(i) - tau2)), kept finite
+        flips = torch.tensor(report.flips.by_class, dtype=torch.float32)
         margin = torch.exp(a3 * (flips - self.tau[1])).clamp(1e-3, 1e3)
         return {"w0": w0, "w1": w1, "margin": margin}
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
         w0, w1, margin = (state[k].to(x.device) for k in ("w0", "w1", "margin"))
         eps = (self.attack.eps * margin[y]).clamp(max=1)
-        z = self.attack(model, x, y, eps=eps, step_size=self.attack.step_size,
-                        generator=at.generator)
+        z = self.attack(model, x, y, eps=eps, generator=at.generator)
         clean, attacked = model(x), model(z)
         predicted = clean.detach().argmax(1)
         natural = F.cross_entropy(clean, y, reduction="none")
@@ -99,8 +90,7 @@ class FRLReportMended(FRLReport):
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
         a, margin = (state[k].to(x.device)[y] for k in ("w0", "margin"))
         half, eps = len(y) // 2, (self.attack.eps * margin).clamp(max=1)
-        z = self.attack(model, x[half:], y[half:], eps=eps[half:],
-                        step_size=self.attack.step_size, generator=at.generator)
+        z = self.attack(model, x[half:], y[half:], eps=eps[half:], generator=at.generator)
         natural = F.cross_entropy(model(x), y, reduction="none")
         # sum_b w0 CE(f(x), y) / sum_b w0 + 1/B sum_b CE(f(x~), y)
         return (a * natural).sum() / a.sum() + F.cross_entropy(model(torch.cat([x[:half], z])), y)

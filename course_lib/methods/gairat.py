@@ -1,7 +1,5 @@
 """Geometry-aware instance-reweighted adversarial training (Zhang et al., ICLR 2021)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.attacks import PGD
-from course_lib.errors import CourseError
 from course_lib.methods.base import Method, State, Step
 
 
@@ -27,19 +24,15 @@ class GAIRAT(Method):
     """
 
     name = "gairat"
+    limits = (("begin", 1.0),)
 
     attack: PGD = PGD(steps=10)
     L: float = -1.0
     begin: float = 0.3  # share of the epochs trained as PGD-AT
 
-    def __post_init__(self) -> None:
-        if self.attack.steps < 1 or not 0 <= self.begin <= 1:
-            raise CourseError(f"steps is {self.attack.steps} and begin {self.begin}; GAIRAT needs "
-                              "1 step or more, and a share from 0 to 1 for begin.")
-
     def omega(self, kappa: Tensor) -> Tensor:
         # omega = (1 + tanh(L + 5 (1 - 2 kappa / K))) / 2
-        return (1 + torch.tanh(self.L + 5 * (1 - 2 * kappa / self.attack.steps))) / 2
+        return (1 + torch.tanh(self.L + 5 * (1 - 2 * kappa / max(self.attack.steps, 1)))) / 2
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
         walk = self.attack.walk(model, x, y, generator=at.generator)

@@ -1,6 +1,4 @@
-"""PGD adversarial training (Madry et al., ICLR 2018), and the report's half-and-half mix."""
-
-from __future__ import annotations
+"""PGD adversarial training (Madry et al., ICLR 2018), and natural training, its baseline."""
 
 from dataclasses import dataclass
 
@@ -13,11 +11,21 @@ from course_lib.methods.base import Method, State, Step
 
 
 @dataclass(frozen=True)
+class Natural(Method):
+    """min_f mean CE(f(x), y)"""
+
+    name = "natural"
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
+        # min_f mean CE(f(x), y)
+        return F.cross_entropy(model(x), y)
+
+
+@dataclass(frozen=True)
 class PGDAT(Method):
     """min_f mean max_{z in B(x, eps)} CE(f(z), y), the maximum approached by PGD.
 
-    `mix` is the share of each batch that stays clean: 0 is Madry et al., 0.5 the reproduction
-    report.
+    `mix` is the clean share of each batch: 0 in Madry et al., 0.5 in the reproduction report.
 
     Where we differ, and why:
     - The attack runs in eval mode, as everywhere in the course. For LeNet-5 it is the same.
@@ -25,7 +33,7 @@ class PGDAT(Method):
     """
 
     name = "pgd_at"
-    limits = (("mix", 0, 1),)
+    limits = (("mix", 1.0),)
 
     attack: PGD = PGD(steps=10)
     mix: float = 0.0

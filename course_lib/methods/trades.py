@@ -1,7 +1,5 @@
 """TRADES (Zhang et al., ICML 2019): standard error and boundary error, each with its own term."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.attacks import PGD
-from course_lib.methods.base import Method, State, Step
+from course_lib.methods.base import Loss, Method, State, Step
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
@@ -23,8 +21,7 @@ class TRADES(Method):
     """min_f mean CE(f(x), y) + beta mean KL(p(x) || p(x')),  x' = argmax_{z} KL(p(x) || p(z))
 
     Where we differ, and why:
-    - The budget is 8/255 with steps of 2/255, as everywhere in the course; the authors' code has
-      0.031 and 0.007.
+    - Budget and step are 8/255 and 2/255, as everywhere in the course; theirs are 0.031 and 0.007.
     - The Gaussian start is projected at once; the authors project after the first step.
     - The authors forward x, x', x in train mode, we x, x'. The gradients are equal; the running
       averages of batch norm differ a little.
@@ -35,16 +32,17 @@ class TRADES(Method):
     beta: float = 6.0  # the paper's 1 / lambda
     attack: PGD = PGD(steps=10, objective="kl", start="gaussian")
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State,
-             at: Step) -> Tensor | tuple[Tensor, State]:
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Loss:
         z = self.attack(model, x, y, generator=at.generator)
         clean, attacked = model(x), model(z)
         # CE(f(x), y) + beta KL(p(x) || p(x'))
         return F.cross_entropy(clean, y) + self.beta * kl(clean, attacked).mean()
 
     def terms(self, model: nn.Module, x: Tensor, y: Tensor, at: Step,
-              **budgets: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """CE(f(x), y) and KL(p(x) || p(x')) of each example, and f(x'), for methods that weight."""
+              **budgets: Any) -> tuple[Tensor, ...]:
+        """For methods that weight: CE(f(x), y) and KL(p(x) || p(x')) of each example, f(x'), and
+        the labels one-hot."""
         z = self.attack(model, x, y, generator=at.generator, **budgets)
         clean, attacked = model(x), model(z)
-        return F.cross_entropy(clean, y, reduction="none"), kl(clean, attacked), attacked
+        ce = F.cross_entropy(clean, y, reduction="none")
+        return ce, kl(clean, attacked), attacked, F.one_hot(y, clean.shape[1]).to(ce.dtype)

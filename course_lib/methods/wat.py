@@ -1,16 +1,12 @@
 """Worst-class adversarial training, WAT (Li and Liu, AAAI 2023): class weights by Hedge."""
 
-from __future__ import annotations
-
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from course_lib.fairness import Report
-from course_lib.methods.base import State, Step
+from course_lib.methods.base import Loss, State, Step
 from course_lib.methods.trades import TRADES
 
 
@@ -31,7 +27,7 @@ class WAT(TRADES):
     name = "wat"
     update_every = "epoch"
     wants_report = ""
-    limits = (("eta", 0, math.inf),)
+    limits = (("eta", torch.inf),)
 
     eta: float = 0.1
 
@@ -46,12 +42,10 @@ class WAT(TRADES):
         cost = state["cost"] + torch.cat([sums / n.clamp(min=1), sums.sum(0, True) / n.sum()])
         return {"cost": cost, "weight": (len(cost) - 1) * torch.softmax(self.eta * cost, 0)}
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State,
-             at: Step) -> tuple[Tensor, State]:
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Loss:
         w = state["weight"].to(x.device)
-        ce, kl, _ = self.terms(model, x, y, at)
+        ce, kl, _, own = self.terms(model, x, y, at)
         # l = CE(f(x), y) + beta KL(p(x) || p(x'))
         each = ce + self.beta * kl
-        own = F.one_hot(y, len(w) - 1).to(each.dtype)
         # (1/B) sum_b (w_{y_b} + w_{C+1}) l_b
         return ((w[y] + w[-1]) * each).mean(), {"loss": each.detach() @ own, "n": own.sum(0)}

@@ -5,16 +5,13 @@ gradients for PyTorch, and `walk` is all of PGD.walk. `relu_of_norm` is for the 
 COURSE_NATIVE=0 or `with off():` turns the kernels off; without a compiler they are off, too.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.native.build import library, reason
-from course_lib.native.call import Call, fields
-from course_lib.native.guard import off, parameters, serves
+from course_lib.native.build import Call, fields, library, off, reason
+from course_lib.native.guard import parameters, serves
 from course_lib.native.norm import relu_of_norm
 
 __all__ = ["library", "logits", "off", "reason", "relu_of_norm", "serves", "walk"]
@@ -59,11 +56,9 @@ class _Logits(torch.autograd.Function):
         sizes = [q.numel() for q in p]
         gp = x.new_zeros(sum(sizes)) if any(wants[1:]) else None
         _pass(x, p, glogits=g, kept=kept, gx=gx, gparameters=gp)
-        if gp is None:
-            return None, gx, *[None] * len(p)
-        parts = [part.view(q.shape) for part, q in zip(gp.split(sizes), p, strict=True)]
-        return None, gx, *[part if want else None
-                           for part, want in zip(parts, wants[1:], strict=True)]
+        parts = gp.split(sizes) if gp is not None else p
+        return None, gx, *[part.view(q.shape) if want else None
+                           for part, q, want in zip(parts, p, wants[1:], strict=True)]
 
 
 def _differentiable(model: nn.Module, x: Tensor, p: list[Tensor], g: Tensor,

@@ -1,7 +1,5 @@
-"""Builds lenet.cpp on first use, into the user's cache, and loads it. Where this fails there is no
-kernel, and one line in the log."""
-
-from __future__ import annotations
+"""Builds lenet.cpp on first use, into the user's cache, loads it, and calls its functions. Where
+this fails there is no kernel, and one line in the log."""
 
 import contextlib
 import ctypes
@@ -13,7 +11,13 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from ctypes import c_int32, c_int64, c_void_p
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from course_lib.errors import CourseError
 from course_lib.files import cache_dir, write_together
@@ -22,23 +26,31 @@ log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("lenet.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread", "-ffp-contract=fast",
          "-fno-math-errno", "-fopenmp-simd")
-DOORS = ("lenet_walk", "lenet_pass", "lenet_lanes", "lenet_kept_size", "lenet_pool", "relu_of_norm")
 PATIENCE = 300  # seconds for a compiler that hangs
+_off: ContextVar[bool] = ContextVar("course_lib.native.off", default=False)
+
+
+@contextlib.contextmanager
+def off() -> Iterator[None]:
+    """PyTorch alone, for comparison."""
+    token = _off.set(True)
+    try:
+        yield
+    finally:
+        _off.reset(token)
 
 
 def library() -> ctypes.CDLL | None:
-    """The kernels, built if need be, or None. COURSE_NATIVE=0 turns them off."""
-    return _attempt()[0]
+    """The kernels, built if need be, or None. COURSE_NATIVE=0 and `off` turn them off."""
+    return None if _off.get() or os.environ.get("COURSE_NATIVE") == "0" else _attempt()[0]
 
 
 def reason() -> str:
     """Why there is no kernel; nothing where there is one."""
-    return _attempt()[1]
+    return "COURSE_NATIVE=0" if os.environ.get("COURSE_NATIVE") == "0" else _attempt()[1]
 
 
 def _attempt() -> tuple[ctypes.CDLL | None, str]:
-    if os.environ.get("COURSE_NATIVE") == "0":
-        return None, "COURSE_NATIVE=0"
     return _built(*(os.environ.get(v) for v in ("COURSE_CACHE", "CXX", "COURSE_NATIVE_FLAGS")))
 
 
@@ -58,8 +70,6 @@ def _found_or_compiled(cxx: str) -> ctypes.CDLL:
     folder, name = cache_dir() / "native", f"lenet-{key(cxx)}-"
     with contextlib.suppress(OSError):  # it cannot be made or read
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _ours(folder):  # made by an older version, perhaps
-            folder.chmod(0o700)
         for path in folder.glob(name + "*.so"):
             if _ours(folder, path) and path.name == name + _ending(path.read_bytes()):
                 return _load(path)
@@ -94,8 +104,6 @@ def _ending(raw: bytes) -> str:
 
 def _load(path: Path) -> ctypes.CDLL:
     lib = ctypes.CDLL(str(path))
-    if missing := [door for door in DOORS if not hasattr(lib, door)]:
-        raise CourseError(f"{path} lacks {missing[0]}")
     lib.lenet_kept_size.restype = ctypes.c_int64
     # the threads of the OpenMP that PyTorch has loaded, if it has
     if pool := getattr(ctypes.CDLL(None), "GOMP_parallel", None):
@@ -106,9 +114,8 @@ def _load(path: Path) -> ctypes.CDLL:
 def compiler() -> str:
     """The path of $CXX, or of the first C++ compiler there is."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
-    for name in names:
-        if path := shutil.which(name):
-            return path
+    if found := next(filter(None, map(shutil.which, names)), None):
+        return found
     raise CourseError(f"no C++ compiler ({', '.join(names)})")
 
 
@@ -125,11 +132,10 @@ def key(cxx: str) -> str:
 
 
 def _cpu_features() -> str:
-    try:
+    with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
-    except OSError:
-        return platform.processor()
+    return platform.processor()
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -140,3 +146,28 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
                               timeout=PATIENCE, check=False, env=env)
     except (OSError, subprocess.TimeoutExpired) as why:
         raise CourseError(f"{command[0]}: {why}") from why
+
+
+def fields(tensors: str, longs: str, ints: str) -> list[tuple[str, type]]:
+    """The fields of a structure in lenet.cpp, in its order: pointers, int64_t, int32_t."""
+    return [(name, kind) for names, kind in ((tensors, c_void_p), (longs, c_int64), (ints, c_int32))
+            for name in names.split()]
+
+
+class Call(ctypes.Structure):
+    """The arguments of one kernel; each kernel's subclass mirrors its structure in lenet.cpp."""
+
+    def run(self, door: str, parameters: Sequence[Tensor] = (), /,
+            **tensors: Tensor | None) -> None:
+        """Fill in the addresses and call the function `door`. Outputs must be contiguous."""
+        # these names keep the memory alive until the call returns
+        weights = [p.detach().contiguous() for p in parameters]
+        alive = {name: t.detach().contiguous() for name, t in tensors.items() if t is not None}
+        addresses = (c_void_p * len(weights))(*[p.data_ptr() for p in weights])
+        if weights:
+            self.parameters = ctypes.addressof(addresses)
+        for name, t in alive.items():
+            setattr(self, name, t.data_ptr())
+        self.threads = torch.get_num_threads()
+        if getattr(_attempt()[0], door)(ctypes.byref(self)):  # also where it is off by now
+            raise CourseError("Out of memory in the C++ kernel; use smaller batches.")

@@ -1,13 +1,8 @@
 """Which models the LeNet-5 kernel serves: only those that it computes exactly, and only where
 nothing observes or rewrites PyTorch's own operations."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from types import CodeType
 
@@ -23,58 +18,37 @@ OURS = {"LeNet5.forward", "Conv2d.forward", "Linear.forward", "_BatchNorm.forwar
 LAYERS = {"conv1": nn.Conv2d, "conv2": nn.Conv2d, "conv3": nn.Conv2d,
           "fc1": nn.Linear, "fc2": nn.Linear}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_off: ContextVar[bool] = ContextVar("course_lib.native.off", default=False)
-
-
-@contextmanager
-def off() -> Iterator[None]:
-    """PyTorch alone, for comparison."""
-    token = _off.set(True)
-    try:
-        yield
-    finally:
-        _off.reset(token)
 
 
 def serves(model: nn.Module, x: Tensor) -> bool:
     """Whether the kernel computes model(x) exactly: x and model are plain float32 on the CPU."""
     fits = type(x) is Tensor and _plain_tensor(x) and x.ndim == 4 and x.shape[2:] == (32, 32)
     return (fits and len(x) > 0 and not observed(model, *model.children())
-            and not torch.is_autocast_enabled("cpu") and _own_forward(model)
+            and not torch.is_autocast_enabled("cpu") and _unedited(type(model).forward.__code__)
             and _plain(model, x.shape[1]) and library() is not None)
 
 
 def observed(*modules: nn.Module) -> bool:
-    """Whether the kernels are off, or something watches or rewrites PyTorch's operations: hooks,
-    another `forward`, tracing, torch.func, forward-mode derivatives, dispatch modes."""
+    """Whether something watches or rewrites PyTorch's operations: hooks, another `forward`,
+    tracing, torch.func, forward-mode derivatives, dispatch modes."""
     return bool(
-        torch.compiler.is_compiling() or _off.get() or torch.jit.is_tracing()
+        torch.compiler.is_compiling() or torch.jit.is_tracing()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0
         or any(getattr(nn_module, "_global" + hooks) for hooks in HOOKS)
         or any(getattr(m, hooks) for m in modules for hooks in HOOKS)
         or any("forward" in vars(m) or type(m).__call__ is not nn.Module.__call__
-               or getattr(_code(m), "co_qualname", "") not in OURS for m in modules))
+               or getattr(getattr(type(m).forward, "__code__", None), "co_qualname", "") not in OURS
+               for m in modules))
 
 
 def parameters(model: nn.Module) -> list[Tensor]:
     return [p for layer in model.children() for p in layer._parameters.values() if p is not None]
 
 
-def _code(m: nn.Module) -> CodeType | None:
-    """The code of its class's `forward`, behind no decorator."""
-    return getattr(type(m).forward, "__code__", None)
-
-
-def _own_forward(model: nn.Module) -> bool:
-    """Its class has LeNet5's own `forward`: no subclass's, and no other or edited in its place."""
-    forward, code = vars(type(model)).get("forward"), _code(model)
-    return (getattr(forward, "__module__", "") == "course_lib.models" and code is not None
-            and _unedited(code))
-
-
 @cache
 def _unedited(forward: CodeType) -> bool:
+    """Has LeNet5.forward the source that the kernel was written for?"""
     try:
         return hashlib.sha256(inspect.getsource(forward).encode()).hexdigest() == FORWARD
     except OSError:  # no source, so that nobody knows
@@ -83,8 +57,9 @@ def _unedited(forward: CodeType) -> bool:
 
 def _plain(model: nn.Module, channels: int) -> bool:
     """No layer was replaced, changed, moved or parametrised."""
-    layers = dict(model.named_children())
-    if ({name: type(m) for name, m in layers.items()} != LAYERS
+    layers, cls = dict(model.named_children()), type(model)
+    if (f"{cls.__module__}.{cls.__qualname__}" != "course_lib.models.LeNet5"
+            or {name: type(m) for name, m in layers.items()} != LAYERS
             or any((m.stride, m.padding, m.dilation, m.groups) != ((1, 1), (0, 0), (1, 1), 1)
                    for m in layers.values() if isinstance(m, nn.Conv2d))):
         return False

@@ -5,15 +5,12 @@ meet in this kernel, so adding them costs no pass of its own. Where it does not 
 computes the same.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.native.build import library
-from course_lib.native.call import Call, fields
+from course_lib.native.build import Call, fields, library
 from course_lib.native.guard import observed
 
 LANES = 16  # channels are a multiple of a vector's lanes
@@ -38,17 +35,15 @@ def relu_of_norm(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _serves(norm: nn.BatchNorm2d, x: Tensor) -> bool:
     """In eval mode, with parameters that need no gradients, channels last, on the CPU."""
-    if norm.training or type(norm) is not nn.BatchNorm2d:
-        return False
-    if (type(x) is not Tensor or x.device.type != "cpu" or x.ndim != 4 or not x.numel()
-            or x.dtype not in (torch.float32, torch.bfloat16)):
+    if (norm.training or type(norm) is not nn.BatchNorm2d or type(x) is not Tensor or x.ndim != 4
+            or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16)):
         return False
     per_channel = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
     if any(t is None or t.dtype != torch.float32 or t.shape != x.shape[1:2] for t in per_channel):
         return False
-    if torch.is_grad_enabled() and (norm.weight.requires_grad or norm.bias.requires_grad):
-        return False
-    return (x.shape[1] % LANES == 0 and x.is_contiguous(memory_format=torch.channels_last)
+    learns = torch.is_grad_enabled() and (norm.weight.requires_grad or norm.bias.requires_grad)
+    return (not learns and x.numel() > 0 and x.shape[1] % LANES == 0
+            and x.is_contiguous(memory_format=torch.channels_last)
             and not observed(norm) and library() is not None)
 
 

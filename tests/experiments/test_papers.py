@@ -1,4 +1,4 @@
-"""The papers' recipes say what the papers' code says, and each of them can take a step."""
+"""Each of the papers' recipes can take a step."""
 
 import dataclasses
 import functools
@@ -12,10 +12,9 @@ from torch import nn
 from course_lib.attacks import PGD
 from course_lib.data import Split
 from course_lib.experiments import RECIPES
-from course_lib.experiments.cifar10 import EPOCHS, HOT_EPOCHS, HOT_START
+from course_lib.experiments.cifar10 import EPOCHS, HOT_START
 from course_lib.fairness import Errors, Report
 from course_lib.lab.publish import publish
-from course_lib.methods import METHODS
 from course_lib.models import build
 from course_lib.recipes import Recipe, run
 from course_lib.training import fit
@@ -25,24 +24,6 @@ GPU = {name: recipe for name, recipe in RECIPES.items() if name.startswith("gpu/
 OURS = {name: recipe for name, recipe in RECIPES.items() if name.startswith("cifar10/")}
 CLASSES = {"cifar10": 10, "cifar100": 100, "imagenette": 10}
 HEAVY = [name for name, r in GPU.items() if r.model == "wide_resnet28x10_imagenet"]
-# Epochs, rate, weight decay, and (epoch counted from one, factor) of the drops: algorithms.md's
-# figures, written out.
-TOLD: dict[str, tuple[int, float, float, dict[int, float]]] = {
-    "pgd-at": (110, 0.1, 5e-4, {1: 1, 99: 1, 100: 0.1, 104: 0.1, 105: 0.01, 110: 0.01}),
-    "trades-1": (76, 0.1, 2e-4, {1: 1, 74: 1, 75: 0.1, 76: 0.1}),
-    "trades-6": (76, 0.1, 2e-4, {74: 1, 75: 0.1}),
-    "frl-05": (40, 1e-3, 5e-4, {1: 1, 40: 1}), "frl-07": (40, 1e-3, 5e-4, {1: 1, 40: 1}),
-    "bat": (200, 0.1, 2e-4, {74: 1, 75: 0.1, 89: 0.1, 90: 0.01, 99: 0.01, 100: 0.001, 200: 0.001}),
-    "fat": (120, 0.1, 2e-4, {59: 1, 60: 0.1, 90: 0.01, 109: 0.01, 110: 0.005}),
-    "gairat": (100, 0.1, 2e-4, {29: 1, 30: 0.1, 59: 0.1, 60: 0.01, 100: 0.01}),
-    "wide gairat": (120, 0.1, 2e-4, {59: 1, 60: 0.1, 89: 0.1, 90: 0.01, 109: 0.01, 110: 0.005}),
-}
-CHANGED: dict[str, dict[str, Any]] = {
-    "trades-1": {"beta": 1.0}, "trades-6": {"beta": 6.0}, "frl-05": {"tau": (0.05, 0.05)},
-    "frl-07": {"tau": (0.07, 0.07)}, "gairat": {"begin": 29 / 100},
-    "wide gairat": {"begin": 59 / 120}}
-
-
 @functools.lru_cache(maxsize=1)  # the recipes come network by network
 def network(model: str, classes: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """A network and its first weights, since drawing 36 million takes longer than a step."""
@@ -68,36 +49,14 @@ def takes_a_step(recipe: Recipe, classes: int, pixels: int) -> None:
         assert torch.isfinite(now).all() and not torch.equal(now, before[key]), key
 
 
-def test_every_method_network_and_data_set() -> None:
-    assert set(GPU) == {f"gpu/{data}/{net}/{kind}" for data in CLASSES
-                        for net in ("resnet18", "preact_resnet18", "wide_resnet28x10")
-                        for kind in TOLD if kind != "wide gairat"}
-
-
-@pytest.mark.parametrize("name", GPU)
-def test_the_papers_settings(name: str) -> None:
-    _, data, net, kind = name.split("/")
-    recipe, variant = GPU[name], "wide gairat" if (kind, net[:4]) == ("gairat", "wide") else kind
-    assert (recipe.dataset, recipe.transform) == (data, "")
-    assert recipe.model == net + "_imagenet" * (data == "imagenette")
-    (epochs, rate, decay, factors), o = TOLD[variant], recipe.optim
-    assert (recipe.epochs, o.lr, o.weight_decay) == (epochs, rate, decay)
-    assert (o.name, o.batch, o.momentum, o.augment) == ("sgd", 128, 0.9, "crop-flip")
-    assert {e: o.rate(e - 1) for e in factors} == pytest.approx(
-        {e: rate * f for e, f in factors.items()})
-    m: Any = recipe.method
-    start = ("ce", "uniform") if kind in ("pgd-at", "fat", "gairat") else ("kl", "gaussian")
-    assert m.attack == PGD(8 / 255, 2 / 255, 10, *start, 0.001 if kind == "fat" else 0.0)
-    assert m == METHODS[m.name](**CHANGED.get(variant, {}))
-    if kind == "gairat":  # the authors weight from this epoch on, counted from one as the drops are
-        assert (60 if variant != kind else 30) == min(
-            e + 1 for e in range(epochs) if not e < m.begin * epochs)
-    if kind.startswith("frl"):
-        assert (m.variant, recipe.start) == ("rmrw", name.replace(kind, "trades-1"))
-        assert recipe.validation == PGD(steps=20)
-        assert recipe.validation_images == (3000 if data == "cifar10" else None)
-    else:
-        assert not recipe.start
+def test_frl_starts_from_trades_and_is_validated_with_the_papers_images() -> None:
+    """All else in a recipe of stored models is frozen by its digest (tests/frozen)."""
+    assert len(GPU) == 3 * 3 * 8
+    for name, r in GPU.items():
+        frl = name.rpartition("/")[2].startswith("frl")
+        assert r.start == (name[:-6] + "trades-1" if frl else "")
+        assert not frl or r.validation_images == (3000 if r.dataset == "cifar10" else None)
+        assert r.examination == (("pgd20", 8 / 255), ("cw20", 8 / 255))
 
 
 @pytest.mark.parametrize("name", [n for n in GPU if n not in HEAVY])
@@ -115,27 +74,19 @@ def test_the_heaviest_by_its_size() -> None:
 
 
 def test_ours_are_on_equal_terms() -> None:
-    """The same network, data, batches and number of epochs for all, FRL's hot start counted, and
-    one rate that falls throughout."""
-    assert set(OURS) == {f"cifar10/{n}" for n in ("natural", "pgd-at", "trades-6", "hot-start",
-                                                  "frl-05", "bat")}
-    assert {(r.dataset, r.model, r.transform, r.optim.batch, r.optim.augment)
-            for r in OURS.values()} == {("cifar10", "preact_resnet_s", "", 128, "crop-flip")}
+    """The same number of epochs for all, FRL's hot start counted, and one rate that falls."""
     falling = [0.1 * (EPOCHS - e) / EPOCHS for e in range(EPOCHS)]
     hot, frl = OURS[HOT_START], OURS["cifar10/frl-05"]
     for recipes in ((hot, frl), *((r,) for r in OURS.values() if r not in (hot, frl))):
         assert sum(r.epochs for r in recipes) == EPOCHS == 8
         assert [r.optim.rate(e) for r in recipes for e in range(r.epochs)] == pytest.approx(falling)
         assert [r.start for r in recipes] == ["", HOT_START][:len(recipes)]
-    assert hot.epochs == HOT_EPOCHS
     assert [OURS[f"cifar10/{n}"].seeds for n in ("pgd-at", "bat", "natural")] == [3, 3, 1]
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_ours_attack_as_the_papers_in_bfloat16_and_take_a_step(name: str) -> None:
-    m: Any = OURS[name].method
-    if m.name != "natural":
-        assert m.attack == dataclasses.replace(METHODS[m.name]().attack, bf16=True)  # type: ignore[attr-defined]
+    assert OURS[name].method.name == "natural" or OURS[name].method.attack.bf16
     assert all(attack in ("pgd20", "cw20") for attack, _ in OURS[name].examination), (
         "what is published is computed in float32")
     takes_a_step(OURS[name], 10, 8)

@@ -21,8 +21,7 @@ from course_lib.checkpoints import Store
 from course_lib.data import Split
 from course_lib.errors import CourseError
 from course_lib.methods.base import Method, Step
-from course_lib.methods.natural import Natural
-from course_lib.methods.pgd_at import PGDAT
+from course_lib.methods.pgd_at import PGDAT, Natural
 from course_lib.training import Optim, fit
 from tests.faults.shims import KillingDisk, make_state
 

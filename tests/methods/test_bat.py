@@ -2,33 +2,28 @@
 
 import pytest
 import torch
-from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
 
 from course_lib.attacks import PGD
 from course_lib.errors import CourseError
-from course_lib.methods import Step
+from course_lib.methods import METHODS, Step
 from course_lib.methods.bat import BAT, from_uniform, to_uniform
 from course_lib.methods.fat import FAT
 from course_lib.methods.gairat import GAIRAT
-from course_lib.methods.pgd_at import PGDAT
-from course_lib.methods.trades import TRADES, kl
+from course_lib.methods.trades import kl
 from course_lib.models import build
 from tests.helpers import Linear, seeded
 
 PLAIN = PGD(steps=10, start="clean")
+MODEL = build("lenet5", seed=3)
+X = 0.2 + 0.6 * torch.rand(24, 1, 32, 32, generator=seeded(1))  # away from the box
+Y = MODEL(X).argmax(1)
+Y[::3] = (Y[::3] + 1) % 10  # some are right, some are wrong
 
 
 def at(epoch: int = 5, epochs: int = 10) -> Step:
-    return Step(epoch, epochs, 0, 1, seeded(7))
-
-
-@pytest.fixture
-def setting():
-    x = torch.rand(24, 1, 32, 32, generator=seeded(1))
-    model = build("lenet5", seed=3)
-    y = model(x).argmax(1)
-    y[::3] = (y[::3] + 1) % 10  # some are right, some are wrong
-    return model, x, y
+    return Step(epoch, epochs, 0, 1, seeded(0))
 
 
 def halved():
@@ -39,19 +34,25 @@ def halved():
     return model
 
 
-@pytest.mark.parametrize("method", [
-    FAT(PLAIN, schedule=((1.0, 10),)), GAIRAT(PLAIN, L=float("inf")), GAIRAT(PLAIN, begin=0.6)],
-    ids=["tau = K", "L = inf", "before its begin"])
-def test_limits_that_are_pgd_at(method, setting):
-    torch.testing.assert_close(method.loss(*setting, {}, at()),
-                               PGDAT(PLAIN).loss(*setting, {}, at()))
+def grey(mean):
+    return torch.full((1, 1, 2, 2), mean)
+
+
+@pytest.mark.parametrize(("method", "other"), [
+    (FAT(PLAIN, schedule=((1.0, 10),)), METHODS["pgd_at"](PLAIN)),
+    (GAIRAT(PLAIN, L=float("inf")), METHODS["pgd_at"](PLAIN)),
+    (GAIRAT(PLAIN, begin=0.6), METHODS["pgd_at"](PLAIN)),
+    (BAT.preset("ablation-6", target_on=()), METHODS["trades"](6.0))],
+    ids=["FAT, tau = K", "GAIRAT, L = inf", "GAIRAT before its begin", "BAT on the ends alone"])
+def test_limits_that_are_another_method(method, other):
+    assert_close(method.loss(MODEL, X, Y, {}, at()), other.loss(MODEL, X, Y, {}, at()), rtol=1e-5,
+                 atol=1e-6)
 
 
 def test_fat_with_tau_zero_trains_on_wrong_images_as_they_are():
-    model, x = halved(), torch.full((1, 1, 2, 2), 0.4)
     fat = FAT(PGD(eps=0.2, step_size=0.02, steps=10, start="clean"))
-    loss = fat.loss(model, x, torch.tensor([1]), {}, at(0))
-    torch.testing.assert_close(loss, nn.functional.cross_entropy(model(x), torch.tensor([1])))
+    loss = fat.loss(halved(), grey(0.4), torch.tensor([1]), {}, at(0))
+    assert_close(loss, cross_entropy(halved()(grey(0.4)), torch.tensor([1])))
 
 
 def test_fat_schedule_keeps_the_authors_shares():
@@ -59,39 +60,28 @@ def test_fat_schedule_keeps_the_authors_shares():
     assert [FAT().tau(at(e, 120)) for e in (0, 49, 50, 89, 90, 119)] == [0, 0, 1, 1, 2, 2]
 
 
-def test_gairat_weights():
-    """The values of algorithm.md's table at L = -1, K = 10: nearly one, .119 and 6e-6."""
+def test_gairat_weighs_the_loss_by_omega():
+    """omega's values of algorithm.md's table at L = -1, K = 10: nearly one, .119 and 6e-6."""
     omega = GAIRAT().omega(torch.tensor([0, 5, 10]))
-    torch.testing.assert_close(omega, torch.tensor([0.99966, 0.11920, 6.1e-6]), rtol=1e-2,
-                               atol=1e-5)
-
-
-def test_gairat_weighs_the_loss(setting):
-    model, x, y = setting
-    walk = PLAIN.walk(model, x, y)
-    ce = nn.functional.cross_entropy(model(walk.last), y, reduction="none")
-    w = GAIRAT().omega(walk.n_right)
-    torch.testing.assert_close(GAIRAT(PLAIN).loss(model, x, y, {}, at()), (ce * w / w.sum()).sum())
-
-
-def test_bat_without_target_on_the_ends_is_trades(setting):
-    bat = BAT.preset("ablation-6", target_on=()).loss(*setting, {}, at())
-    torch.testing.assert_close(bat, TRADES(6.0).loss(*setting, {}, at()), rtol=1e-5, atol=1e-6)
+    assert_close(omega, torch.tensor([0.99966, 0.11920, 6.1e-6]), rtol=1e-2, atol=1e-5)
+    walk = PLAIN.walk(MODEL, X, Y)
+    ce, w = cross_entropy(MODEL(walk.last), Y, reduction="none"), GAIRAT().omega(walk.n_right)
+    assert_close(GAIRAT(PLAIN).loss(MODEL, X, Y, {}, at()), (ce * w / w.sum()).sum())
 
 
 @pytest.mark.parametrize(("value", "grad0"), [(to_uniform, 0.27), (from_uniform, 0.9)])
 def test_distance_from_uniform(value, grad0):
     """Zero at uniform; at a logit of 5 the gradient of KL(p||U) is about .27, that of KL(U||p)
     about .9 - 1/10."""
-    torch.testing.assert_close(value(torch.zeros(2, 10)), torch.zeros(2), atol=1e-6, rtol=0)
+    assert_close(value(torch.zeros(2, 10)), torch.zeros(2), atol=1e-6, rtol=0)
     logits = torch.zeros(1, 10).index_fill_(1, torch.tensor([0]), 5.0).requires_grad_()
     (g,) = torch.autograd.grad(value(logits).sum(), logits)
     p = logits.softmax(1)
     want = p - 0.1 if value is from_uniform else p * (p.log() - (p * p.log()).sum())
-    torch.testing.assert_close(g, want)
+    assert_close(g, want)
     assert abs(g[0, 0].item() - grad0) < 0.06
     a, b = (p, p * 0 + 0.1) if value is to_uniform else (p * 0 + 0.1, p)
-    torch.testing.assert_close(value(logits)[0], (a * (a / b).log()).sum())
+    assert_close(value(logits)[0], (a * (a / b).log()).sum())
 
 
 def pair(method, x):
@@ -106,7 +96,7 @@ def pair(method, x):
     ("paper", 0.01, 0.9, 0.81, 0.80), ("code", 0.01, 0.9, 0.80, 0.80)])
 def test_boundary_pair_on_a_linear_model(preset, step, start, clean, first):
     attack = PGD(eps=0.2, step_size=step, steps=10, start="clean")
-    images = pair(BAT.preset(preset, attack=attack), torch.full((1, 1, 2, 2), start))
+    images = pair(BAT.preset(preset, attack=attack), grey(start))
     assert images["clean"].mean().item() == pytest.approx(clean, abs=1e-6)
     assert images["first"].mean().item() == pytest.approx(first, abs=1e-6)
 
@@ -114,36 +104,32 @@ def test_boundary_pair_on_a_linear_model(preset, step, start, clean, first):
 @pytest.mark.parametrize("preset", ["paper", "code"])
 def test_wrong_at_once(preset):
     """Paper: both are x, without noise. Code: both come from the noised z_0, x_a one step on."""
-    x = torch.full((1, 1, 2, 2), 0.3)
+    x = grey(0.3)
     clean, first = (pair(BAT.preset(preset), x)[key] for key in ("clean", "first"))
     assert torch.equal(clean, x) is torch.equal(first, x) is (preset == "paper")
     assert (clean - x).abs().max() < 0.01
     assert preset == "paper" or first.mean() < x.mean() - 1.5 / 255
 
 
-def test_bat_is_the_sum_it_says(setting):
-    model, x, y = setting
+def test_bat_is_the_sum_it_says():
     method = BAT.preset("paper", alpha=0.3)
-    images = method.images(model, x, y, at().generator)
-    c, a = model(images["clean"]), model(images["first"])
+    images = method.images(MODEL, X, Y, seeded(0))
+    c, a = MODEL(images["clean"]), MODEL(images["first"])
     target = from_uniform(c).mean() + from_uniform(a).mean()
-    want = nn.functional.cross_entropy(c, y) + 6 * kl(model(x), a).mean() + 0.3 * target
-    torch.testing.assert_close(method.loss(model, x, y, {}, at()), want)
+    want = cross_entropy(c, Y) + 6 * kl(MODEL(X), a).mean() + 0.3 * target
+    assert_close(method.loss(MODEL, X, Y, {}, at()), want)
 
 
-def test_two_draws_differ_and_one_does_not(setting):
+def test_two_draws_differ_and_one_does_not():
     """One pass gives a pair one step apart; two passes with their own noise do not."""
-    (model, x, y), attack = setting, PGD(steps=10, objective="kl", start="gaussian")
-    x = x * 0.6 + 0.2  # away from the box
-    images = (BAT(draws=draws, tau=0, attack=attack, literal=True).images(model, x, y, seeded(0))
-              for draws in (1, 2))
+    images = (BAT(draws=n, tau=0, literal=True).images(MODEL, X, Y, seeded(0)) for n in (1, 2))
     one, two = (float((pair["clean"] - pair["first"]).abs().max()) for pair in images)
-    assert one <= attack.step_size + 1e-6 < two
+    assert one <= 2 / 255 + 1e-6 < two
 
 
 @pytest.mark.parametrize(("bad", "words"), [
     (BAT, {"target": "up"}), (BAT, {"target_on": ("x",)}), (BAT, {"source_on": "x"}),
-    (BAT.preset, {"name": "x"}), (GAIRAT, {"begin": 2.0}), (GAIRAT, {"attack": PGD(steps=0)})])
-def test_bad_settings_are_told(bad, words):
-    with pytest.raises(CourseError):
+    (BAT.preset, {"name": "x"}), (GAIRAT, {"begin": 2.0})])
+def test_bad_settings_are_refused(bad, words):
+    with pytest.raises(CourseError, match=f"{next(iter(words))}|preset of BAT"):
         bad(**words)

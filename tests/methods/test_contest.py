@@ -1,6 +1,5 @@
 """DAFA, CFA, FAAL, WAT and CFOL: each by hand, and the limits in which it is another method."""
 
-import dataclasses
 from typing import Any
 from unittest.mock import Mock
 
@@ -10,10 +9,12 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from torch import tensor
+from torch.testing import assert_close
 
 from course_lib.attacks import PGD
 from course_lib.errors import CourseError
-from course_lib.experiments import RECIPES, contest
+from course_lib.experiments import contest
 from course_lib.fairness import Report
 from course_lib.methods import METHODS, Method, Step
 from course_lib.methods.base import State
@@ -24,11 +25,12 @@ from tests.helpers import Small, images, labels, seeded
 X, Y = images(12), labels(12)
 OWN = [Y == 0, Y == 1, Y == 2]  # the images of each class
 CLEAN = PGD(0.1, 0.03, 5, start="clean")  # PGD-AT draws its noise in another order
-PGD_AT = METHODS["pgd_at"](attack=CLEAN)
+FAR = PGD(0.5, 0.2, 5, "kl", "gaussian")  # so far that KL(p || p') is not KL(p' || p)
+PGD_AT, TRADES = METHODS["pgd_at"](attack=CLEAN), METHODS["trades"](attack=FAR)
 
 
 def at(epoch: int = 0, epochs: int = 11, **stats: Any) -> Step:
-    return Step(epoch, epochs, 0, 3, seeded(0), {k: torch.tensor(v) for k, v in stats.items()})
+    return Step(epoch, epochs, 0, 3, seeded(0), {k: tensor(v) for k, v in stats.items()})
 
 
 def loss_of(method: Method, state: State | None = None) -> torch.Tensor:
@@ -36,15 +38,25 @@ def loss_of(method: Method, state: State | None = None) -> torch.Tensor:
     return out[0] if isinstance(out, tuple) else out
 
 
-# --------------------------------------------------------------------------------------------- DAFA
+DAFA_0, CFA_PLAIN = METHODS["dafa"](lam=0.0, attack=FAR), METHODS["cfa"](plain=True, attack=CLEAN)
+CFA_EVEN = METHODS["cfa"](lambda1=0.25, plain=True, attack=CLEAN)
+CFOL_EVEN = METHODS["cfol"](eta=0.1, gamma=1.0, attack=CLEAN)
+CONFUSED = {"p": [[3, 1, 0], [1, 2, 1], [0, 4, 0]], "n": [4, 4, 4]}
+WAT_0, COSTS = METHODS["wat"](eta=0.0, attack=FAR), {"loss": [4.0, 8.0, 12.0], "n": [4.0] * 3}
 
 
-def test_dafa_with_lam_0_is_trades() -> None:
-    """Also after the warm-up, whatever the classes confuse."""
-    dafa = METHODS["dafa"](lam=0.0)
-    state = dafa.update(dafa.init_state(3), None, at(7, p=[[3, 1, 0], [1, 2, 1], [0, 4, 0]],
-                                                    n=[4, 4, 4]))
-    torch.testing.assert_close(loss_of(dafa, state), loss_of(METHODS["trades"]()))
+@pytest.mark.parametrize(("method", "step", "other", "factor"), [
+    (DAFA_0, at(7, **CONFUSED), "trades", 1),  # also after the warm-up, whatever is confused
+    (CFA_PLAIN, at(), "pgd_at", 1), (METHODS["cfa"](attack=FAR), at(), "trades", 1 / 7),
+    (CFA_EVEN, at(5, right=[3.0] * 3, n=[4.0] * 3), "pgd_at", 1),  # t = 1 - lambda1 for all
+    (METHODS["faal"](tau=0.0, attack=CLEAN), at(), "pgd_at", 1),
+    (METHODS["wat"](attack=FAR), at(), "trades", 2), (WAT_0, at(1, **COSTS), "trades", 2 * 3 / 4),
+    (CFOL_EVEN, at(wrong=[2, 7, 0]), "pgd_at", 1)])
+def test_limits_that_are_another_method(method: Method, step: Step, other: str,
+                                        factor: float) -> None:
+    state = method.update(method.init_state(3), None, step)
+    plain = PGD_AT if other == "pgd_at" else TRADES
+    assert_close(loss_of(method, state), factor * loss_of(plain))
 
 
 def test_dafa_moves_weight_from_the_easy_class_to_the_hard_one() -> None:
@@ -54,7 +66,7 @@ def test_dafa_moves_weight_from_the_easy_class_to_the_hard_one() -> None:
     p = {"p": [[8.0, 2.0], [2.0, 2.0]], "n": [10.0, 4.0]}
     weights = [dafa.update({"weight": even}, None, at(e, **p))["weight"] for e in (6, 7, 8)]
     assert torch.equal(weights[0], even) and torch.equal(weights[2], even)
-    torch.testing.assert_close(weights[1], torch.tensor([0.8, 1.2]))
+    assert_close(weights[1], tensor([0.8, 1.2]))
     tied = [[6.0, 3.0, 1.0], [1.0, 6.0, 3.0], [2.0, 2.0, 6.0]]
     tie = dafa.update(dafa.init_state(3), None, at(7, p=tied, n=[10.0] * 3))
     assert tie["weight"].tolist() == [1, 1, 1], "a tie moves nothing"
@@ -64,91 +76,63 @@ def test_dafas_weights_sum_to_the_number_of_classes_and_set_weight_step_and_budg
     dafa = METHODS["dafa"]()
     p = torch.rand(10, 10, generator=seeded(1)).softmax(1)
     weight = dafa.update(dafa.init_state(10), None, at(7, p=p.tolist(), n=[1.0] * 10))["weight"]
-    torch.testing.assert_close(weight.sum(), torch.tensor(10.0))
-    assert 0 < weight.min() < 1 < weight.max()
+    assert_close(weight.sum(), tensor(10.0))
     # a class of weight 0 is neither attacked nor learnt: only its clean KL to itself, 0, is left
     only = Y == 2
-    out = dafa.loss(Small().eval(), X[only], Y[only], {"weight": torch.tensor([1.0, 1.0, 0.0])},
-                    at())
+    out = dafa.loss(Small().eval(), X[only], Y[only], {"weight": tensor([1.0, 1.0, 0.0])}, at())
     assert out[0] == 0 and out[1]["n"].tolist() == [0, 0, 4]
-    with pytest.raises(CourseError, match="warmup is 2"):
-        METHODS["dafa"](warmup=2)
-
-
-# ---------------------------------------------------------------------------------------------- CFA
-
-
-def test_cfa_with_margins_1_is_pgd_at_and_with_beta_6_it_is_trades_divided_by_7() -> None:
-    plain, cfa = METHODS["cfa"](plain=True, attack=CLEAN), METHODS["cfa"]()
-    torch.testing.assert_close(loss_of(plain), loss_of(PGD_AT))
-    torch.testing.assert_close(loss_of(cfa), loss_of(METHODS["trades"]()) / 7)
 
 
 def test_cfa_follows_the_robust_accuracy_of_training() -> None:
-    """t = (.75, .5): g = (1.05, .8), b = 6 (1.25, 1); t = 1 - lambda1 for all is PGD-AT; nothing
-    moves before the share `begin` of the epochs."""
+    """t = (.75, .5): g = (1.05, .8), b = 6 (1.25, 1); nothing moves before the share `begin`."""
     right = {"right": [3.0, 2.0], "n": [4.0, 4.0]}
     cfa = METHODS["cfa"]()
     state = cfa.update(cfa.init_state(2), None, at(1, **right))
-    torch.testing.assert_close(state, {"margin": torch.tensor([1.05, 0.8]),
-                                       "beta": torch.tensor([7.5, 6.0])})
+    assert_close(state, {"margin": tensor([1.05, 0.8]),
+                                       "beta": tensor([7.5, 6.0])})
     for still in (METHODS["cfa"](lambda1=None, lambda2=None), METHODS["cfa"](begin=0.5)):
         assert still.update(still.init_state(2), None, at(1, **right))["margin"].tolist() == [1, 1]
-    even = METHODS["cfa"](lambda1=0.25, plain=True, attack=CLEAN)
-    state = even.update(even.init_state(3), None, at(5, right=[3.0] * 3, n=[4.0] * 3))
-    torch.testing.assert_close(loss_of(even, state), loss_of(PGD_AT))
 
 
 def test_cfas_margins_and_betas_act_on_their_own_class() -> None:
     """With beta 0 for class 2 its images count as natural ones; with margin 0 its KL is 0, too."""
     cfa, model = METHODS["cfa"](), Small().eval()
     natural = torch.nn.functional.cross_entropy(model(X), Y, reduction="none")
-    state = {**cfa.init_state(3), "beta": torch.tensor([6.0, 6.0, 0.0])}
+    state = {**cfa.init_state(3), "beta": tensor([6.0, 6.0, 0.0])}
     full = [cfa.loss(model, X[own], Y[own], state, at())[0] for own in OWN]
     assert full[2] == natural[Y == 2].mean() and full[1] != natural[Y == 1].mean() / 7
-    state = {**cfa.init_state(3), "margin": torch.tensor([1.0, 0.0, 1.0])}
+    state = {**cfa.init_state(3), "margin": tensor([1.0, 0.0, 1.0])}
     loss, stats = cfa.loss(model, X[Y == 1], Y[Y == 1], state, at())
-    torch.testing.assert_close(loss, natural[Y == 1].mean() / 7)
+    assert_close(loss, natural[Y == 1].mean() / 7)
     right = model(X[Y == 1]).argmax(1) == 1
     assert stats["right"].tolist() == [0, right.sum(), 0] and stats["n"].tolist() == [0, 4, 0]
 
 
-# --------------------------------------------------------------------------------------------- FAAL
-
-
-numbers = st.lists(st.floats(-1, 1), min_size=3, max_size=10)
-
-
 @settings(max_examples=40, deadline=None)
-@given(numbers, st.floats(0.02, 1.5))
+@given(st.lists(st.floats(-1, 1), min_size=3, max_size=10), st.floats(0.02, 1.5))
 def test_faals_bisection_finds_what_a_general_solver_finds(values: list[float],
                                                            tau: float) -> None:
     """To 1e-8 of the objective; the weights lie in the simplex and on the edge of the ball."""
     a, n = np.array(values), len(values)
     assume(np.ptp(a) > 0.01)
-
-    def distance(w: np.ndarray) -> float:
-        return float(-np.log(n * w).mean())
-
     w = worst_weights(a, tau)
-    assert w.min() > 0 and w.sum() == pytest.approx(1) and distance(w) == pytest.approx(tau)
+    assert w.min() > 0 and w.sum() == pytest.approx(1)
+    assert -np.log(n * w).mean() == pytest.approx(tau)
     found = minimize(lambda v: -v @ a, 0.9 * w + 0.1 / n, jac=lambda v: -a, method="SLSQP",
                      bounds=[(1e-9, 1)] * n, options={"ftol": 1e-15, "maxiter": 500}, constraints=[
                          {"type": "eq", "fun": lambda v: v.sum() - 1, "jac": np.ones_like},
-                         {"type": "ineq", "fun": lambda v: tau - distance(v),
+                         {"type": "ineq", "fun": lambda v: tau + np.log(n * v).mean(),
                           "jac": lambda v: 1 / (n * v)}])
     assert -found.fun == pytest.approx(w @ a, abs=1e-8)
     np.testing.assert_allclose(worst_weights(7 * a - 3, tau), w, atol=1e-9)
 
 
-def test_faal_in_its_limits() -> None:
-    """tau = 0 is PGD-AT; a wide ball leaves the class of the largest margin alone."""
-    torch.testing.assert_close(loss_of(METHODS["faal"](tau=0.0, attack=CLEAN)), loss_of(PGD_AT))
+def test_faals_wide_ball_leaves_the_class_of_the_largest_margin_alone() -> None:
     np.testing.assert_allclose(worst_weights(np.array([0.1, 0.3, 0.2]), 30), [0, 1, 0], atol=1e-9)
     assert worst_weights(np.ones(4), 0.5).tolist() == [0.25] * 4
     model, wide = Small().eval(), loss_of(METHODS["faal"](tau=30.0, attack=CLEAN))
     alone = [PGD_AT.loss(model, X[own], Y[own], {}, at()) for own in OWN]
-    torch.testing.assert_close(wide, max(alone))
+    assert_close(wide, max(alone))
 
 
 def test_faals_counts_are_the_authors_and_without_them_an_absent_class_is_no_harder() -> None:
@@ -161,44 +145,28 @@ def test_faals_counts_are_the_authors_and_without_them_an_absent_class_is_no_har
     assert here.sum() > 2 and counts < 0.8 * text
 
 
-# ---------------------------------------------------------------------------------------------- WAT
-
-
-def test_wats_first_epoch_is_twice_trades_and_eta_0_is_a_share_of_it() -> None:
-    wat, trades = METHODS["wat"](eta=0.0), loss_of(METHODS["trades"]())
-    torch.testing.assert_close(loss_of(wat), 2 * trades)
-    later = wat.update(wat.init_state(3), None, at(1, loss=[4.0, 8.0, 12.0], n=[4.0] * 3))
-    torch.testing.assert_close(loss_of(wat, later), 2 * 3 / 4 * trades)
-
-
 def test_wats_costs_add_up_and_its_weights_are_a_softmax() -> None:
     """Mean losses 1, 2, 6 and 3 over all images; twice: G = (2, 4, 12, 6)."""
     wat = METHODS["wat"](eta=0.5)
     state, step = wat.init_state(3), at(1, loss=[4.0, 8.0, 12.0], n=[4.0, 4.0, 2.0])
     assert wat.update(state, None, at()) is state
     state = wat.update(wat.update(state, None, step), None, step)
-    torch.testing.assert_close(state["cost"], torch.tensor([2, 4, 12, 4.8]))
-    torch.testing.assert_close(state["weight"], 3 * (state["cost"] / 2).softmax(0))
+    assert_close(state["cost"], tensor([2, 4, 12, 4.8]))
+    assert_close(state["weight"], 3 * (state["cost"] / 2).softmax(0))
     # the class that wins alone trains at its own loss
-    out, stats = wat.loss(Small().eval(), X, Y, {**state, "weight": torch.tensor([0, 0, 3.0, 0])},
+    out, stats = wat.loss(Small().eval(), X, Y, {**state, "weight": tensor([0, 0, 3.0, 0])},
                           at())
-    torch.testing.assert_close(out, 3 * stats["loss"][2] / len(Y))
-
-
-# --------------------------------------------------------------------------------------------- CFOL
+    assert_close(out, 3 * stats["loss"][2] / len(Y))
 
 
 def test_cfols_update_and_floor() -> None:
-    """v_c += eta C #wrong_c; no class falls below gamma / C, and at gamma = 1 it is PGD-AT."""
+    """v_c += eta C #wrong_c; no class falls below gamma / C."""
     cfol = METHODS["cfol"](eta=0.1, gamma=0.3)
     state = cfol.update(cfol.init_state(2), None, at(wrong=[2, 7]))
-    torch.testing.assert_close(state["v"], torch.tensor([0.4, 1.4]))
-    torch.testing.assert_close(state["p"], 0.15 + 0.7 * torch.tensor([0.4, 1.4]).softmax(0))
+    assert_close(state["v"], tensor([0.4, 1.4]))
+    assert_close(state["p"], 0.15 + 0.7 * tensor([0.4, 1.4]).softmax(0))
     state = cfol.update(state, None, at(wrong=[0, 900]))
-    torch.testing.assert_close(state["p"], torch.tensor([0.15, 0.85]))
-    even = METHODS["cfol"](eta=0.1, gamma=1.0, attack=CLEAN)
-    state = even.update(even.init_state(3), None, at(wrong=[2, 7, 0]))
-    torch.testing.assert_close(loss_of(even, state), loss_of(PGD_AT))
+    assert_close(state["p"], tensor([0.15, 0.85]))
 
 
 def test_cfol_counts_the_mistakes_of_a_batch() -> None:
@@ -209,41 +177,20 @@ def test_cfol_counts_the_mistakes_of_a_batch() -> None:
 
 def test_the_margins_of_our_own_recipe_follow_the_weights() -> None:
     """Class 0 with weight 2 is attacked sqrt(2) times as far, in longer steps; class 2 is not."""
-    spy, state = Mock(wraps=CLEAN, eps=0.1, step_size=0.03), {"p": torch.tensor([2 / 3, 1 / 3, 0])}
+    spy, state = Mock(wraps=CLEAN, eps=0.1, step_size=0.03), {"p": tensor([2 / 3, 1 / 3, 0])}
     METHODS["cfol"](margins=0.5, attack=spy).loss(Small().eval(), X, Y, state, at())
     for word, size in (("eps", 0.1), ("step_size", 0.03)):
-        torch.testing.assert_close(spy.call_args.kwargs[word][:3],
-                                   size * torch.tensor([2**0.5, 1, 0]))
+        assert_close(spy.call_args.kwargs[word][:3],
+                                   size * tensor([2**0.5, 1, 0]))
 
 
 @pytest.mark.parametrize(("name", "bad"), [
     ("cfa", {"begin": 2}), ("cfa", {"lambda1": -1}), ("faal", {"tau": -1}), ("cfol", {"gamma": 2}),
-    ("wat", {"eta": -1}), ("dafa", {"lam": -1})])
-def test_bad_settings_are_told(name: str, bad: dict[str, int]) -> None:
+    ("wat", {"eta": -1}), ("dafa", {"lam": -1}), ("dafa", {"warmup": 2})])
+def test_bad_settings_are_refused(name: str, bad: dict[str, int]) -> None:
     ((word, value),) = bad.items()
     with pytest.raises(CourseError, match=f"{word} is {value}; {name} takes"):
         METHODS[name](**bad)
-
-
-# ------------------------------------------------------------------------------------------ recipes
-
-
-def test_the_contest_is_on_experiment_4s_terms() -> None:
-    """The same data, batches, rate and 35 epochs, a hot start counted; averages change nothing
-    else."""
-    terms = RECIPES["exp4/pgd-at"]
-    for name, r in contest.RECIPES.items():
-        plain = dataclasses.replace(r.optim, averaging=None)
-        start = RECIPES[r.start].epochs if r.start else 0
-        assert (r.dataset, r.model, r.seeds, r.epochs + start) == ("fashion-mnist", "lenet5", 5, 35)
-        assert plain == terms.optim or r.start == "exp2/hot-start", name
-    for name, other in (("pgd-at", "exp4/pgd-at"), ("trades-6", "exp4/trades-6"),
-                        ("bat", "exp4/bat-code"), ("frl", "exp3/reweight-remargin-05")):
-        r, of = contest.RECIPES[f"contest/{name}-avg"], RECIPES[other]
-        assert r == dataclasses.replace(of, about=r.about, optim=r.optim)
-        assert r.optim == dataclasses.replace(of.optim, averaging=r.optim.averaging)
-    faal, control = (contest.RECIPES[f"contest/{n}"] for n in ("faal", "faal-control"))
-    assert control == dataclasses.replace(faal, about=control.about, method=control.method)
 
 
 @pytest.mark.parametrize("name", contest.CHOSEN)

@@ -11,15 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.testing import assert_close
 
 from course_lib import methods as room
 from course_lib.attacks import PGD
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
-from course_lib.fairness import Errors, Report
+from course_lib.fairness import Report
 from course_lib.methods import METHODS, Method, Step
 from course_lib.training import Optim, fit
-from tests.helpers import Small, images, labels, random_states, same_weights, seeded, split
+from tests.helpers import Small, images, labels, random_states, report, same_weights, seeded, split
 
 X, Y = images(12), labels(12)
 
@@ -31,9 +32,6 @@ def at(seed: int = 0, epoch: int = 0, epochs: int = 4) -> Step:
 def loss_of(method: Method, model: nn.Module | None = None, step: Step | None = None) -> Tensor:
     out = method.loss(model or Small().eval(), X, Y, method.init_state(3), step or at())
     return out[0] if isinstance(out, tuple) else out
-
-
-# ------------------------------------------------------------------------------------- every method
 
 
 def test_every_file_of_the_folder_registers_its_methods() -> None:
@@ -63,7 +61,7 @@ def test_loss_is_a_finite_number_with_gradients(name: str, epoch: int) -> None:
     assert all(p.grad is None for p in model.parameters()), "the attack left gradients behind"
     loss.backward()
     assert all(torch.isfinite(p.grad).all() and p.requires_grad for p in model.parameters())
-    assert model.head.weight.grad.abs().sum() > 0 and all(m.training for m in model.modules())
+    assert model.head.weight.grad.any() and all(m.training for m in model.modules())
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -78,11 +76,6 @@ def test_the_steps_generator_is_the_only_source_of_chance(name: str) -> None:
     assert (losses[0] == losses[2]) == (name == "natural")
 
 
-COUNTS = (10, 10, 20)
-REPORT = Report(Errors((1, 5, 3), COUNTS), Errors((4, 9, 6), COUNTS), ("a", "b", "c"),
-                flips=Errors((5, 9, 8), COUNTS))
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_memory_is_tensors_that_nobody_changes_in_place(name: str) -> None:
     """Neither loss nor update changes what it was given; the memory keeps names, shapes, types."""
@@ -90,19 +83,18 @@ def test_memory_is_tensors_that_nobody_changes_in_place(name: str) -> None:
     state = method.init_state(3)
     before, x, y = {k: v.clone() for k, v in state.items()}, X.clone(), Y.clone()
     method.loss(Small().eval(), X, Y, state, at())
-    later = method.update(state, REPORT, at())
+    later = method.update(state, dataclasses.replace(report(), flips=report().rob), at())
     assert state.keys() == before.keys() and all(torch.equal(v, before[k])
                                                  for k, v in state.items())
     assert torch.equal(x, X) and torch.equal(y, Y)
     assert later.keys() == state.keys() and all(
         (v.shape, v.dtype) == (state[k].shape, state[k].dtype) for k, v in later.items())
-    assert all(torch.isfinite(v).all() for v in later.values() if v.is_floating_point())
+    assert all(torch.isfinite(v).all() for v in later.values())
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_it_learns(name: str) -> None:
-    """Three classes told apart by brightness, with a budget too small to hide it; and twice the
-    same."""
+    """Three classes of different brightness, a budget too small to hide it; twice the same."""
     y = labels(60)
     bright = (0.2 * images(60) + 0.4 * y.reshape(-1, 1, 1, 1)).clamp(0, 1)
     data = dataclasses.replace(split(60), x=bright, y=y)
@@ -120,18 +112,6 @@ def test_it_learns(name: str) -> None:
     assert evaluate(first.model, data, PGD(0.01, 0.01, 5), progress=False).rob.mean < 0.1
 
 
-# ------------------------------------------------------------------------------- natural and PGD-AT
-
-
-def painter() -> mock.Mock:
-    """An attack that paints images white, and remembers which it was given."""
-    return mock.Mock(side_effect=lambda model, x, y, *, generator: torch.ones_like(x))
-
-
-def given_to(spy: mock.Mock) -> list[bytes]:
-    return [z.numpy().tobytes() for call in spy.call_args_list for z in call.args[1]]
-
-
 def pgd_at(attack: Any = None, **words: Any) -> Method:
     return METHODS["pgd_at"](attack=PGD(0.1, 0.03, 5) if attack is None else attack, **words)
 
@@ -139,13 +119,12 @@ def pgd_at(attack: Any = None, **words: Any) -> Method:
 def test_natural_is_the_mean_cross_entropy() -> None:
     p = torch.softmax(Small().eval()(X), 1)
     by_hand = -sum(p[i, c].log() for i, c in enumerate(Y.tolist())) / len(Y)
-    torch.testing.assert_close(loss_of(METHODS["natural"]()), by_hand)
+    assert_close(loss_of(METHODS["natural"]()), by_hand)
 
 
 NOTHING = {
     "nothing is attacked": {"mix": 1}, "no steps": {"attack": PGD(0.1, steps=0, start="clean")},
-    "no budget": {"attack": PGD(eps=0)}, "half attacked": {"attack": PGD(eps=0), "mix": 0.5},
-    "steps of no length": {"attack": PGD(0.1, 0, 5, start="clean")},
+    "half attacked": {"attack": PGD(eps=0), "mix": 0.5},
 }
 
 
@@ -156,30 +135,25 @@ def test_an_attack_that_does_nothing_is_natural_training(kind: str) -> None:
 
 def test_adversarial_training_is_the_loss_of_the_attacks_last_iterates() -> None:
     attack, model = PGD(0.1, 0.03, 5, start="clean"), Small().eval()
-    torch.testing.assert_close(loss_of(pgd_at(attack), model),
+    assert_close(loss_of(pgd_at(attack), model),
                                F.cross_entropy(model(attack(model, X, Y)), Y))
     assert loss_of(pgd_at(attack), model) > loss_of(METHODS["natural"](), model) + 0.01
 
 
 @pytest.mark.parametrize(("n", "mix", "attacked"), [
-    (12, 0, 12), (12, 0.25, 9), (12, 0.5, 6), (12, 1, 0), (1, 0.5, 1), (5, 0.5, 3), (7, 0.5, 3),
-    (100, 0.5, 50)])
+    (12, 0, 12), (12, 0.25, 9), (12, 0.5, 6), (12, 1, 0), (1, 0.5, 1), (5, 0.5, 3), (7, 0.5, 3)])
 def test_the_mix_is_the_clean_share(n: int, mix: float, attacked: int) -> None:
-    """Exactly so many images are attacked; the others reach the model untouched and in their
-    places."""
-    spy, model, x = painter(), mock.Mock(wraps=Small().eval()), images(n)
-    pgd_at(spy, mix=mix).loss(model, x, labels(n), {}, at())
-    last = model.call_args.args[0]
-    white = (last == 1).flatten(1).all(1)
-    assert white.sum() == attacked == len(given_to(spy)) and torch.equal(last[~white], x[~white])
-    assert set(given_to(spy)) == {z.numpy().tobytes() for z in x[white]}
-
-
-def test_which_half_is_attacked_changes_from_batch_to_batch() -> None:
-    spy = painter()
+    """Exactly so many images are attacked, others in each batch; the rest keep their places."""
+    spy = mock.Mock(side_effect=lambda model, x, y, *, generator: torch.ones_like(x))
+    model, x, white = mock.Mock(wraps=Small().eval()), images(n), torch.zeros(n, dtype=torch.bool)
     for seed in range(4):
-        loss_of(pgd_at(spy, mix=0.5), step=at(seed))
-    assert len(set(given_to(spy))) > len(X) // 2
+        pgd_at(spy, mix=mix).loss(model, x, labels(n), {}, at(seed))
+        last = model.call_args.args[0]
+        now = (last == 1).flatten(1).all(1)
+        assert now.sum() == attacked and torch.equal(last[~now], x[~now])
+        assert torch.equal(spy.call_args.args[1].sort(0)[0], x[now].sort(0)[0])
+        white |= now
+    assert white.sum() > attacked or attacked in (0, n)
 
 
 @pytest.mark.parametrize("mix", [-0.1, 1.1, float("nan")])

@@ -156,7 +156,7 @@ OTHER = {"optim": {
     "name": "adamw", "cosine": 3,
 }, "method": {
     "variant": "rw", "tau": (0.1, 0.07), "rates": (0.1, 0.1, 0.1), "lim": 0.4, "beta": 2.0,
-    "clip": (0.9, 3.0), "natural_reweight": False, "normaliser": "joint", "step": "own",
+    "clip": (0.9, 3.0), "natural_reweight": False, "normaliser": "joint", "step": "fixed",
     "windup": False, "update_every": 2,
 }, "attack": {
     "eps": 0.2, "step_size": 0.02, "steps": 2, "objective": "ce", "start": "clean", "noise": 0.1,
