@@ -1,7 +1,6 @@
 import dataclasses
 import itertools
 import math
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -18,7 +17,7 @@ from course_lib.attacks import OBJECTIVES, PGD, STARTS, Walk, WalkSetup
 from course_lib.errors import CourseError
 from course_lib.inference import predict
 from course_lib.models import build
-from tests.helpers import Linear, Small, fails_at, images, labels, left_alone, seeded, trained_lenet
+from tests.helpers import Linear, Small, fails_at, images, labels, left_alone, seeded
 
 # --- closed forms, on f(x) = Wx + b
 
@@ -38,35 +37,23 @@ def disagreement(model: Linear, z: Tensor, x: Tensor) -> Tensor:
     return (d[:, 1] - d[:, 0]).sign().reshape(-1, 1, 1, 1)
 
 
-@pytest.mark.parametrize("objective", ["ce", "margin"])
-@pytest.mark.parametrize(("eps", "a", "steps"), [(0.05, 0.02, 10), (0.3, 0.02, 4), (0.3, 0.02, 0),
-                                                 (1.0, 0.4, 3), (0.1, 0.1, 1)])
 @pytest.mark.parametrize("each", [False, True])
-def test_last_iterate_on_a_linear_model(objective: str, eps: float, a: float, steps: int,
-                                        each: bool) -> None:
-    """z_K = clip(x + min(K a, eps) s): straight to the ball's corner, as far as the steps and the
-    box let it."""
+@pytest.mark.parametrize(("objective", "start"), [
+    *itertools.product(["ce", "margin"], STARTS), ("kl", "gaussian"), ("kl", "uniform")])
+def test_each_step_on_a_linear_model(objective: str, start: str, each: bool) -> None:
+    """z_{t+1} = clip(z_t + a s) in the ball and in the box, where s is known."""
     model, shape, n = Linear(), (1, 2, 2), 40
     x, y = images(n, shape, dtype=torch.float64), labels(n, 2)
     scale = torch.linspace(0.2 if each else 1, 1, n, dtype=torch.float64)
-    e, step = eps * scale, a * scale.flip(0)
-    z = PGD(0.5, 0.5, steps, objective, start="clean")(model, x, y, eps=e if each else eps,
-                                                       step_size=step if each else a)
-    reach = torch.minimum(steps * step, e).reshape(-1, 1, 1, 1)
-    assert_near(z, (x + reach * direction(model, y, shape)).clamp(0, 1))
-
-
-@pytest.mark.parametrize(("objective", "start"), [
-    *itertools.product(["ce", "margin"], STARTS), ("kl", "gaussian"), ("kl", "uniform")])
-def test_enough_steps_reach_the_corner_from_every_start(objective: str, start: str) -> None:
-    model, shape, eps = Linear(), (1, 2, 2), 0.1
-    x, y = images(40, shape, dtype=torch.float64), labels(40, 2)
-    attack = PGD(eps, eps / 4, 9, objective, start)
-    z0 = next(attack.path(model, x, y))[0]
-    way = direction(model, y, shape)
-    if objective == "kl":
-        way = disagreement(model, z0, x) * direction(model, torch.zeros_like(y), shape)
-    assert_near(attack(model, x, y), (x + eps * way).clamp(0, 1))
+    eps, a = 0.1 * scale, 0.02 * scale.flip(0)
+    words = {"eps": eps, "step_size": a} if each else {"eps": 0.1, "step_size": 0.02}
+    path = [z for z, _ in PGD(0.5, 0.5, 9, objective, start).path(model, x, y, **words)]
+    eps, a, way = eps.reshape(n, 1, 1, 1), a.reshape(n, 1, 1, 1), direction(model, y, shape)
+    for z, after in itertools.pairwise(path):
+        if objective == "kl":
+            way = disagreement(model, z, x) * direction(model, torch.zeros_like(y), shape)
+        assert_near(after, (z + a * way).clamp(x - eps, x + eps).clamp(0, 1))
+    assert torch.equal(PGD(0.5, 0.5, 9, objective, start)(model, x, y, **words), path[-1])
 
 
 # --- ball and box
@@ -111,27 +98,6 @@ def test_starts_and_noise() -> None:
     assert not torch.equal(first, second)
 
 
-# --- strength
-
-
-def test_agrees_with_torchattacks() -> None:
-    """Robust accuracy within 0.3 points of an independent PGD, on a trained model."""
-    if "CI" not in os.environ:
-        pytest.importorskip("torchattacks", reason="`make test` installs torchattacks")
-    import torchattacks
-
-    model, test = trained_lenet()
-    x, y = test.images(), test.y
-    for eps, a, start in ((8 / 255, 2 / 255, "uniform"), (4 / 255, 1 / 255, "clean")):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            theirs = torchattacks.PGD(model, eps=eps, alpha=a, steps=10,
-                                      random_start=start == "uniform")(x, y)
-        ours = PGD(eps, a, 10, start=start)(model, x, y)
-        mine, other = ((predict(model, z) == y).double().mean().item() for z in (ours, theirs))
-        assert 0.05 < mine < 0.95 and abs(mine - other) <= 0.003, (mine, other)
-
-
 # --- walk is the fold over path
 
 
@@ -168,9 +134,8 @@ def test_the_examples_of_the_fold_are_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("stop", [False, True])
-@pytest.mark.parametrize("extra", [0, 1, 2, 3])
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+@pytest.mark.parametrize("extra", [0, 1, 3])
+@pytest.mark.parametrize(("objective", "steps"), [("ce", 0), ("ce", 7), ("margin", 2), ("kl", 7)])
 def test_walk_is_the_fold_over_path(objective: str, extra: int, stop: bool, steps: int) -> None:
     attack, model, x, y = unsteady(steps, objective)
     each = {"eps": torch.linspace(0, 0.4, 60), "step_size": torch.linspace(0.1, 0, 60)}
@@ -190,7 +155,6 @@ def test_each_example_walks_alone() -> None:
     model, attack = Small().double(), PGD(0.1, 0.02, 5, start="clean")
     alone = torch.cat([attack(model, x[i : i + 1], y[i : i + 1]) for i in range(6)])
     assert_near(attack(model, x, y), alone)
-    assert torch.equal(attack(model, x, y), attack.walk(model, x, y).last)
 
 
 # --- what is left alone

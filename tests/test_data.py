@@ -57,12 +57,9 @@ def test_batches_serve_each_example_once(n: int, size: int, seed: int) -> None:
         order = [s.x.flatten().tolist().index(v) for v in x.tolist()]
         assert sorted(order) == list(range(n)) and torch.equal(y, s.y[order])
         assert generator is not None or order == list(range(n))
-
-
-def test_the_order_is_the_generators() -> None:
-    s = Split(images(50), torch.arange(50), tuple(map(str, range(50))))
-    orders = [torch.cat([y for _, y in batches(s, 7, seeded(i))]).tolist() for i in (1, 1, 2)]
-    assert orders[0] == orders[1] != orders[2] and orders[0] != list(range(50))
+    orders = [torch.cat([y for _, y in batches(Split(s.x, torch.arange(n), (*"x" * n,)), size,
+                                               seeded(i))]).tolist() for i in (1, 1, 2)]
+    assert orders[0] == orders[1] and (n < 10 or orders[1] != orders[2])
 
 
 @given(st.data())
@@ -115,7 +112,7 @@ def test_whole_joins_and_keeps_the_validation_set() -> None:
     assert a.joined(b.masked(0)).groups["sex"].tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("gone", [["dog"], [1], ("dog", 1)])
+@pytest.mark.parametrize("gone", ["dog", 1, ("dog", 1)])
 def test_without_drops_and_renumbers(gone: Any) -> None:
     d, less = tiny_dataset(), tiny_dataset().without(gone)
     assert less.classes == less.train.classes == ("cat", "frog")
@@ -129,7 +126,7 @@ X, Y = images(3), labels(3)
 
 
 @pytest.mark.parametrize(("call", "say"), [  # more of them in tests/traps/test_doors.py
-    (lambda: Split(X * 255, Y, THREE), r"\[0, 1\].*from 0.* to 2"),
+    (lambda: Split(X * 255, Y, THREE), r"\[0, 1\].*from 1.* to 254"),
     (lambda: Split(X.masked_fill(X > 0.9, torch.nan), Y, THREE), "nan"),
     (lambda: Split(X, Y.float(), THREE), "int64"), (lambda: Split(X, Y - 1, THREE), "from -1"),
     (lambda: Split(X, Y + 1, THREE), "Labels run to 3, but there are 3 classes"),

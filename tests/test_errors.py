@@ -1,5 +1,6 @@
 """The checks behind most sentences; more of them in tests/traps/test_doors.py."""
 
+import numpy as np
 import pytest
 
 from course_lib.errors import CourseError, integer, matching, pick
@@ -28,6 +29,6 @@ def test_patterns_fit_names_and_groups_in_the_order_of_the_names() -> None:
 
 @pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, float("nan"), 2**63])
 def test_whole_numbers_pass_and_others_do_not(value: object) -> None:
-    assert integer(10**12, "n", 1) == 10**12
+    assert integer(10**12, "n", 1) == 10**12 and integer(np.int64(3), "n", 1) == 3
     with pytest.raises(CourseError, match=f"epochs is {value!r}; .*, 1 or more"):
         integer(value, "epochs", 1)

@@ -160,10 +160,9 @@ def test_history() -> None:
     run = train(Remembering("epoch"), validate=validate)
     assert [(h["epoch"], h["state"]["updates"]) for h in run.history] == [(1, 1), (2, 2), (3, 3)]
     assert [h["lr"] for h in run.history] == pytest.approx([0.05, 0.025, 0.005])
-    assert all(len(h["validation"]) == 1 and math.isfinite(h["loss"]) for h in run.history)
     assert run.history[-1]["loss"] < run.history[0]["loss"]
-    row = run.history[1]["validation"][0]
-    assert row["batch"] == 0 and Report.from_json(row).classes == THREE
+    rows = [row for h in run.history for row in h["validation"]]
+    assert [row["batch"] for row in rows] == [0, 0, 0] and rows[0]["classes"] == list(THREE)
 
 
 @pytest.mark.parametrize(("every", "at", "counted"), [
@@ -283,8 +282,7 @@ def failing_at(*stops: int) -> Callable[..., None]:
     ("before", (1,)), ("before", (8, 15)), ("after", (7,)), ("after", (5, 6, 7, 8)),
     ("first", (1,)), ("first", (5, 6))])
 def test_an_exception_loses_nothing(stops: tuple[int, ...], when: str) -> None:
-    """The last complete batch is saved; the broken one leaves no trace, not even in running
-    averages."""
+    """The last batch is saved; the broken one leaves no trace, not even in running averages."""
     undisturbed, store = train(Remembering(3), validate=validate), Memory()
     method = Remembering(3, **{when: failing_at(*stops)})
     for _ in stops:
@@ -306,13 +304,6 @@ def test_a_step_that_is_cut_short_is_not_saved() -> None:
     assert sorted(store.saves) == [7] and same(train(), train(store=store))
 
 
-def test_a_finished_training_is_not_trained_again() -> None:
-    store = Memory()
-    first = train(store=store)
-    never = Remembering(before=failing_at(1))
-    assert same(first, train(never, store=store, model=Small(seed=9)))
-
-
 @pytest.mark.parametrize(("cost", "every", "saves"), [
     # batches of 40 s: saved after each minute, and at the end of each epoch of seven
     (0.1, None, [2, 4, 6, 7, 9, 11, 13, 14]), (0.1, 3600.0, [7, 14]),
@@ -322,19 +313,15 @@ def test_a_finished_training_is_not_trained_again() -> None:
 ])
 def test_what_saves_slowly_is_saved_less_often(cost: float, every: float | None, saves: list[int],
                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
+    now, store = [0.0], Memory()
+    save: Any = store.save
 
     def passes(seconds: float) -> None:
         now[0] += seconds
 
-    class Slow(Memory):
-        def save(self, step: int, state: dict[str, Any]) -> None:
-            super().save(step, state)
-            passes(cost)
-
+    monkeypatch.setattr(store, "save", lambda *words: (save(*words), passes(cost)))
     monkeypatch.setattr("course_lib.checkpoints.saver.time",
                         SimpleNamespace(monotonic=lambda: now[0]))
-    store = Slow()
     train(Remembering(before=lambda at: passes(40)), store=store, epochs=2, save_every=every)
     assert sorted(store.saves) == saves
 
@@ -346,11 +333,10 @@ def test_what_saves_slowly_is_saved_less_often(cost: float, every: float | None,
     (signal.SIGINT, 1, 1, 1), (signal.SIGTERM, 7, 1, 7), (signal.SIGINT, 5, 2, 4)])
 def test_a_signal_waits_for_the_end_of_the_batch_and_a_second_one_does_not(
         number: signal.Signals, batch: int, times: int, saved: int) -> None:
-    undisturbed, store, calls = train(), Memory(), itertools.count(1)
-    handlers = [signal.getsignal(s) for s in SIGNALS]
+    undisturbed, store, handlers = train(), Memory(), [signal.getsignal(s) for s in SIGNALS]
 
     def ring(at: Step) -> None:
-        if next(calls) == batch:
+        if BATCHES * at.epoch + at.batch + 1 == batch:
             for _ in range(times):
                 signal.raise_signal(number)
             assert times == 1, "the second signal should have ended this batch"
@@ -367,15 +353,15 @@ def test_a_signal_waits_for_the_end_of_the_batch_and_a_second_one_does_not(
 
 def test_progress_says_where_it_goes_on(capfd: pytest.CaptureFixture[str]) -> None:
     store = Memory()
-    train(store=store, save_every=0)
+    first = train(store=store, save_every=0)
     assert capfd.readouterr() == ("", "")
     store.saves = {9: store.saves[9]}
     train(store=store, progress=True)
-    shown = capfd.readouterr()
-    assert "resuming at epoch 2, batch 2 of 7 (43 %, about" in (shown.out
-        + shown.err).replace("43%", "43 %") and "21/21" in shown.err
-    train(store=store, progress=True)
-    assert "already finished: 3 epochs" in "".join(capfd.readouterr())
+    shown = capfd.readouterr().err
+    assert "resuming at epoch 2, batch 2 of 7 (43%, about" in shown and "21/21" in shown
+    never = Remembering(before=failing_at(1))
+    assert same(first, train(never, store=store, model=Small(seed=9), progress=True))
+    assert "already finished: 3 epochs" in capfd.readouterr().err
     run = train(progress=True, validate=validate)
     worst = max(run.history[-1]["validation"][0]["rob"])
     shown = capfd.readouterr().err
@@ -425,8 +411,6 @@ def test_a_loss_that_is_no_number_stops_before_it_does_harm() -> None:
             return (loss * torch.nan if args[-1].batch == 2 else loss), stats
 
     store, model = Memory(), Small()
-    with pytest.raises(CourseError, match="The loss became nan in epoch 1, batch 3. Try a smaller "
-                       "learning rate"):
+    with pytest.raises(CourseError, match="The loss became nan in epoch 1, batch 3. Try a smaller"):
         train(Exploding(), store=store, model=model)
-    assert max(store.saves) == 2
-    assert all(torch.isfinite(v).all() for v in model.state_dict().values())
+    assert max(store.saves) == 2 and all(v.isfinite().all() for v in model.state_dict().values())

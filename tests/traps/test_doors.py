@@ -159,15 +159,9 @@ def test_c_a_sentence_says_what_to_give(name: str) -> None:
     assert len(str(caught.value)) < 600
 
 
-def test_c_what_works_now() -> None:
-    assert tiny_dataset().without("dog").classes == ("cat", "frog")
-    assert tiny_dataset().without(1).classes == ("cat", "frog")
-    assert sum(p.numel() for p in build("resnet18", large=True, classes=2).parameters()) > 10**7
-    assert integer(np.int64(3), "n", 1) == 3
-
-
 def test_c_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network's own words are its own business."""
+    assert sum(p.numel() for p in build("resnet18", large=True, classes=2).parameters()) > 10**7
     monkeypatch.setitem(MODELS, "mine", lambda classes=2, dropout=0.5: torch.nn.Dropout(dropout))
     assert build("mine", dropout=0.25).p == 0.25
     with pytest.raises(CourseError, match="classes of mine is 1"):
