@@ -71,9 +71,8 @@ class PGD:
 
     `noise` is FAT's omega, the deviation of Gaussian noise added at each step. Without a generator
     all noise is the same each time. The model and the global random state stay as they were.
-    `scale` is for tables: it multiplies `eps` and `step_size` feature by feature, so that both have
-    the features' own units. `bf16` walks in bfloat16: twice as fast or more on a CPU that supports
-    it, and good enough to train with, but not for published figures.
+    `scale` is for tables: it multiplies `eps` and `step_size` feature by feature. `bf16` walks in
+    bfloat16: twice as fast on a CPU that supports it, but not for published figures.
 
     >>> from course_lib.models import build
     >>> x, y = torch.rand(4, 1, 32, 32), torch.arange(4)

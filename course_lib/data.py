@@ -1,8 +1,8 @@
 """Data sets by name, as seeded, stratified splits of tensors in memory.
 
-Images stay bytes (uint8) until `batches` serves them as floats in [0, 1]. A loader looks for files
-in the folder that it is given, then in the course's cache. It serves the embedded images where they
-suffice and downloads what is missing, but never serves a smaller set than asked for.
+Images stay bytes (uint8) until `batches` serves them as floats in [0, 1]. A loader serves the
+embedded images where they suffice, then files from the given folder or the course's cache, and
+downloads what is missing. It never serves a smaller set than asked for.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def load(name: str, *, root: str | os.PathLike[str] | None = None, limit: int | 
          seed: int = 0) -> Dataset:
     """A data set by name, split with `seed`.
 
-    `root` names a folder that holds the files. `limit` bounds the training examples (training and
-    validation together, four to one); a small one is served from the embedded images. The stored
-    models were trained with seed 0: the `val` of another seed holds images that they have seen.
+    `root` is a folder that holds the files, `limit` the number of training and validation examples
+    together, four to one. The stored models were trained with seed 0: the `val` of another seed
+    holds images that they have seen.
 
     >>> data = load("fashion-mnist", limit=1000)
     >>> len(data.train), len(data.val), len(data.test)
@@ -77,8 +77,7 @@ class Dataset:
         return self._halves[1]
 
     def whole(self) -> Dataset:
-        """The data set with its validation examples in the training split too, as in the report's
-        Experiment 1. The validation split stays as it was."""
+        """With the validation examples in the training split, too, as in Experiment 1."""
         return replace(self, training=lambda: (self.train.joined(self.val), self.val))
 
     def without(self, classes: int | str | Sequence[int | str]) -> Dataset:
@@ -103,10 +102,8 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Split:
-    """Examples and their labels: x [N, C, H, W] as bytes or floats in [0, 1], y [N].
-
-    `groups` gives each example's number in every named group, for example Adult's "gender".
-    """
+    """Examples and their labels: x [N, C, H, W] as bytes or floats in [0, 1], y [N]. `groups` gives
+    each example's number in every named group, for example Adult's "gender"."""
 
     x: Tensor
     y: Tensor

@@ -50,7 +50,7 @@ class Copies:
 
     def join(self, clean: Split, model: nn.Module, sha256: str,
              seed: int) -> tuple[Split, dict[str, Any]]:
-        """The clean images and a copy of each that attacks `model`; and the record's entry."""
+        """The clean images and a copy of each that attacks `model`, and the record's entry."""
         g = torch.Generator().manual_seed(seed)
         copies = [self.attack(model, x, y, generator=g) for x, y in batches(clean, 500)]
         both = replace(clean, x=clean.images()).joined(replace(clean, x=torch.cat(copies)))
@@ -96,15 +96,15 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
 
     The same call resumes a training that was stopped; `fresh` begins beside it. `limit` (training
     images) and `epochs` shorten it, `mirror` is a second folder for checkpoints, `root` has the
-    data (split alike for every `seed`), `models` the stored models.
+    data, `models` the stored models.
     """
     from course_lib.checkpoints import Store
     from course_lib.files import check_writable
     from course_lib.machine import device
 
     recipe, label = pick(resolve(TABLE), name, "recipe"), stored_name(name, limit, epochs)
-    data = pick(TRANSFORMS, recipe.transform, "transform")(
-        load(recipe.dataset, root=root, limit=limit))
+    change = pick(TRANSFORMS, recipe.transform, "transform")
+    data = change(load(recipe.dataset, root=root, limit=limit))
     epochs = recipe.epochs if epochs is None else integer(epochs, "epochs", 0)
     earlier = {need: _trained_before(need, seed, (Path(out), models), label.removeprefix(name))
                for need in recipe.needs}
@@ -180,8 +180,7 @@ def stored_name(name: str, limit: int | None, epochs: int | None) -> str:
 
 
 def digest(recipe: Recipe) -> str:
-    """Twelve digits of a hash of all settings that the training depends on. They stay the same when
-    a field with a default is added."""
+    """A hash of all that the training depends on; a new field at its default changes nothing."""
     settings = replace(recipe, about="", seeds=0, examination=(), weights=True)
     data = json.dumps(_differences(settings), sort_keys=True)
     return hashlib.sha256(data.encode()).hexdigest()[:12]

@@ -29,10 +29,9 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 @dataclass(frozen=True)
 class Averaging:
-    """The average of the weights after each epoch from `first` on, counted from 0. It replaces the
-    trained weights in the end and has no part in training. With `accept`, an epoch counts only if
-    each class is right under attack at least so often on validation data (FAWA, Wei et al., CVPR
-    2023). If no epoch counts, the trained weights stay."""
+    """The average of the weights after each epoch from `first` (from 0) on, which replaces the
+    trained weights in the end. With `accept`, an epoch counts only if each class is right under
+    attack at least so often on validation data (FAWA, Wei et al., CVPR 2023)."""
 
     decay: float = 0.85
     first: int = 0
@@ -45,8 +44,7 @@ class Averaging:
                               "least share of right images in each class (0 to 1).")
 
     def join(self, average: dict[str, Tensor], now: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The average with the weights and running averages `now`; counters are copied."""
-        # avg <- a avg + (1 - a) theta; the first theta is copied
+        """avg <- a avg + (1 - a) theta; the first theta is copied, and so are counters."""
         return {k: self.decay * average[k].to(v.device) + (1 - self.decay) * v
                 if average and v.is_floating_point() else v.clone() for k, v in now.items()}
 
@@ -100,8 +98,7 @@ def divided(by: float, every: int, epochs: int) -> tuple[tuple[int, float], ...]
 
 @dataclass
 class Run:
-    """A trained model, an entry per epoch, the seconds of training, and with a store all that the
-    training depends on."""
+    """A trained model, an entry per epoch, the seconds it took, and with a store its identity."""
 
     model: nn.Module
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -117,10 +114,9 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
 
     With a `store`, such as Store("runs/mine"), the same call goes on where an earlier one stopped;
     more `epochs` go on with a finished training. It is saved after each epoch, when it is stopped,
-    and every `save_every` seconds (by default a minute, or more where a save is slow). Where
-    another training was saved, `fresh=True` begins beside it. `validate(model, at)` makes a report
-    per epoch, or those that the method asks for: give it validation data, never test data.
-    `callback` gets the run so far after each epoch.
+    and every `save_every` seconds (by default a minute, or more where a save is slow); `fresh=True`
+    begins beside another training that was saved there. `validate(model, at)` makes reports on
+    validation data, never test data. `callback` gets the run so far after each epoch.
 
     >>> fit(model, METHODS["pgd_at"](), data, epochs=10, optim=Optim(), seed=0)  # doctest: +SKIP
     """
@@ -197,7 +193,7 @@ class _Training:
                     self.generator("batch" + suffix, self.batch), self.stats)
 
     def rest_of_epoch(self) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """This process's part of each batch that is left in this epoch, and how large a share."""
+        """This process's part of each batch that is left, and how large a share that is."""
         self.model.train()
         change, done = resolve(AUGMENTATIONS[self.optim.augment]), self.batch
         for i, (x, y) in enumerate(batches(self.train, self.optim.batch, self.generator("order"))):

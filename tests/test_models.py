@@ -15,7 +15,7 @@ from course_lib.errors import CourseError, CourseWarning
 from course_lib.evaluation import evaluate
 from course_lib.inference import frozen, predict
 from course_lib.methods import METHODS
-from course_lib.models import MODELS, Block, build
+from course_lib.models import MODELS, Accelerated, Block, build
 from course_lib.training import Optim, fit
 from course_lib.zoo import load_model
 from tests.helpers import images, left_alone, random_states, same_weights, seeded, split
@@ -164,6 +164,7 @@ def test_pgd_in_bfloat16(objective: str) -> None:
     z, slow = fast(model, x, y), exact(model, x, y)
     assert len(path) == 4 and torch.equal(z, walk.last) and torch.equal(z, path[-1])
     assert not torch.equal(z, slow) and fast.at(0.1).bf16
+    assert Accelerated(model)(x).dtype == torch.float32
     assert (z - x).abs().max() <= 8 / 255 + 1e-6 and z.min() >= 0 and z.max() <= 1
     clean = model.eval()(x).log_softmax(1)
     start, low, high = (OBJECTIVES[objective](model(k), y, clean).sum().item()
