@@ -259,7 +259,7 @@ def _budget(value: Number, x: Tensor, name: str, scale: Tensor | None) -> Tensor
 
 def _draw(kind: Callable[..., Tensor], shape: tuple[int, ...], g: torch.Generator,
           x: Tensor) -> Tensor:
-    """Noise is drawn on the generator's device, so that it is the same for every model's device."""
+    """Noise is drawn on the generator's device, so that it is the same on every device."""
     return kind(shape, generator=g, device=g.device, dtype=x.dtype).to(x.device)
 
 

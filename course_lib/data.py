@@ -1,8 +1,7 @@
 """Data sets by name, as seeded, stratified splits of tensors in memory.
 
-Images stay bytes (uint8) until `batches` serves them as floats in [0, 1]. A loader serves the
-embedded images where they suffice, then files from the given folder or the course's cache, and
-downloads what is missing. It never serves a smaller set than asked for.
+Images stay bytes (uint8) until `batches` serves them as floats in [0, 1]. A loader serves embedded
+images where they suffice, and never a smaller set than asked for.
 """
 
 from __future__ import annotations
@@ -38,11 +37,10 @@ LOADERS: dict[str, str | Callable[..., Dataset]] = {
 
 def load(name: str, *, root: str | os.PathLike[str] | None = None, limit: int | None = None,
          seed: int = 0) -> Dataset:
-    """A data set by name, split with `seed`.
+    """A data set by name, from the files in the folder `root`, the course's cache, or a download.
 
-    `root` is a folder that holds the files, `limit` the number of training and validation examples
-    together, four to one. The stored models were trained with seed 0: the `val` of another seed
-    holds images that they have seen.
+    `limit` bounds the training and validation examples together, four to one. The stored models
+    were trained with seed 0: the `val` of another seed holds images that they have seen.
 
     >>> data = load("fashion-mnist", limit=1000)
     >>> len(data.train), len(data.val), len(data.test)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import importlib
+import pkgutil
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from numbers import Integral
@@ -74,7 +74,4 @@ def integer(value: object, what: str, least: int) -> int:
 
 def resolve(entry: Any) -> Any:
     """The object that "module:name" names, imported now; any other entry as it is."""
-    if not isinstance(entry, str):
-        return entry
-    module, _, name = entry.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return pkgutil.resolve_name(entry) if isinstance(entry, str) else entry

@@ -18,8 +18,8 @@ def predict(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
     with torch.no_grad(), frozen(model):
         logits = logits_of(model, check_images(x, y), y)
     if broken := int(logits.isnan().any(1).sum()):
-        raise CourseError(f"{type(model).__name__} answers NaN to {broken} of {len(x)} images, so "
-                          "it predicts nothing. Look for NaN in its weights.")
+        raise CourseError(f"{type(model).__name__} answers NaN to {broken} of {len(x)} images; its "
+                          "weights may hold NaN.")
     return logits.argmax(1)
 
 
@@ -65,8 +65,9 @@ def check_images(x: Tensor, y: Tensor | None = None, *, stored: bool = False) ->
     kinds = (torch.uint8, torch.float32, torch.float64)
     fits = isinstance(x, Tensor) and x.ndim > 1 and (
         x.dtype in kinds if stored else x.is_floating_point())
-    # NaN fails both comparisons
-    if not fits or (x.is_floating_point() and x.numel() and not (x.min() >= 0 and x.max() <= 1)):
+    if fits and x.is_floating_point() and x.numel():
+        fits = bool(x.min() >= 0 and x.max() <= 1)  # which NaN fails
+    if not fits:
         raise CourseError("Images must be a tensor [N, C, H, W] of "
                           f"{'bytes or ' * stored}float32 in [0, 1]; given: {_described(x)}. Divide"
                           " pixels by 255 (images.float() / 255), leave out Normalize (networks do "

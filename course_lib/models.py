@@ -6,7 +6,6 @@ import inspect
 import threading
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -67,8 +66,7 @@ class TableMLP(nn.Module):
 
     def __init__(self, classes: int = 2, features: int = 14, width: int = 64) -> None:
         super().__init__()
-        sizes = (features, width, width, width, width)
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.hidden = nn.ModuleList(nn.Linear(n, width) for n in (features, *[width] * 3))
         self.last = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, features]

@@ -168,10 +168,9 @@ class _Training:
         check_fit(self.model, self.train.images(slice(0, 1)).to(self.device), classes)
         self.group, self.optimiser = processes, self.optim.make(self.model)
         self.batches = math.ceil(len(self.train.y) / self.optim.batch)
-        self.every = self.method.update_every  # so many batches, or None
-        if self.every == "epoch":
-            self.every = self.batches
-        elif self.every is not None:
+        every = self.method.update_every
+        self.every = self.batches if every == "epoch" else every
+        if every is not None:
             integer(self.every, 'update_every (None, "epoch" or a number of batches)', 1)
         self.epoch, self.batch, self.loss_sum, self.seconds = 0, 0, 0.0, 0.0
         self.memory = self.method.init_state(classes)
