@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from benchmarks.harness import ALLOCATORS, compare, main, part, pytorch_only
 from benchmarks.peers import Work
+from course_lib import models
 from course_lib.data import load
 from course_lib.inference import frozen
 from course_lib.models import Accelerated, build
@@ -28,10 +29,15 @@ WORKS = ("input gradient", "step of training")
 
 
 def network(side: str) -> nn.Module:
-    layout, bf16, _ = SIDES[side]
     net = build("preact_resnet_s")
-    net.memory_format = layout  # type: ignore[assignment]
-    return Accelerated(net) if bf16 else net
+    return Accelerated(net) if SIDES[side][1] else net
+
+
+def laid_out(side: str, work: Work) -> Work:
+    def inner() -> Any:
+        models.LAYOUT = SIDES[side][0]
+        return work()
+    return inner
 
 
 def input_gradient(net: nn.Module, x: Tensor, y: Tensor) -> Work:
@@ -56,7 +62,7 @@ def training_step(net: nn.Module, x: Tensor, y: Tensor) -> Work:
 def sides(make: Callable[[nn.Module, Tensor, Tensor], Work], x: Tensor, y: Tensor) -> dict[str,
         Work]:
     """Each side's work, with the kernel or without."""
-    works = {side: make(network(side), x, y) for side in SIDES}
+    works = {side: laid_out(side, make(network(side), x, y)) for side in SIDES}
     return {side: work if SIDES[side][2] else pytorch_only(work) for side, work in works.items()}
 
 

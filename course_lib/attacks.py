@@ -11,10 +11,9 @@ the last right and the first wrong one, and GAIRAT's kappa counts the right ones
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from numbers import Real
 from typing import Any
@@ -48,8 +47,11 @@ def margin(logits: Tensor, y: Tensor, clean: Tensor) -> Tensor:
 
 OBJECTIVES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "ce": cross_entropy, "kl": kl_to_clean, "margin": margin}
-STARTS = ("uniform", "gaussian", "clean")
-GAUSSIAN = 0.001  # TRADES' and BAT's xi
+# z_0 before it is projected: x + Unif(-eps, eps), x + 0.001 N(0, I) as in TRADES and BAT, or x
+STARTS: dict[str, Callable[[Tensor, Tensor, torch.Generator], Tensor]] = {
+    "uniform": lambda x, eps, g: _draw(torch.rand, x.shape, g, x).mul_(2).sub_(1).mul_(eps).add_(x),
+    "gaussian": lambda x, eps, g: _draw(torch.randn, x.shape, g, x).mul_(0.001).add_(x),
+    "clean": lambda x, eps, g: x}
 
 
 @dataclass(frozen=True)
@@ -65,14 +67,12 @@ class Walk:
 
 @dataclass(frozen=True)
 class PGD:
-    """PGD on images in [0, 1] under an l-infinity budget.
+    """PGD on images in [0, 1] under an l-infinity budget, for a model in eval mode.
 
-    `start` is x + Unif(-eps, eps), x + 0.001 N(0, I) or x itself, projected. `noise` is FAT's
-    omega, the deviation of Gaussian noise added at each step. Without a generator the noise is the
-    same each time. Gradients are taken in eval mode; parameters, modes and the global random state
-    stay as they were. `scale` is for tables: it multiplies `eps` and `step_size` feature by
-    feature, so that both have the features' own units. `bf16` walks in bfloat16: twice as fast or
-    more on a CPU that supports it, and good enough to train with, but not for published figures.
+    `noise` is FAT's omega, the deviation of Gaussian noise added at each step. Without a generator
+    all noise is the same each time. The model and the global random state stay as they were.
+    `scale` is for tables: it multiplies `eps` and `step_size` feature by feature. `bf16` walks in
+    bfloat16: twice as fast on a CPU that supports it, but not for published figures.
 
     >>> from course_lib.models import build
     >>> x, y = torch.rand(4, 1, 32, 32), torch.arange(4)
@@ -90,31 +90,30 @@ class PGD:
     bf16: bool = False
 
     def __post_init__(self) -> None:
+        pick(OBJECTIVES, self.objective, "objective")
+        pick(STARTS, self.start, "start")
+        integer(self.steps, "steps", 0)
         scales = self.scale if isinstance(self.scale, tuple | list) else (None,)
         if bad := [s for s in scales if not (isinstance(s, Real) and 0 < s < math.inf)]:
-            raise CourseError(f"scale holds {bad[0]}; every feature's scale must be a positive "
-                              "number, such as 1 / its range.")
-        pick(OBJECTIVES, self.objective, "objective")
-        pick(dict.fromkeys(STARTS), self.start, "start")
-        integer(self.steps, "steps", 0)
+            raise CourseError(f"scale holds {bad[0]}; give a positive number for each feature.")
         one, scale = torch.ones(1, dtype=torch.float64), torch.ones(1) if self.scale else None
-        for name, units in (("eps", scale), ("step_size", scale), ("noise", None)):
-            value = _budget(getattr(self, name), one, name, units)
+        for name in ("eps", "step_size", "noise"):
+            value = _budget(getattr(self, name), one, name, None if name == "noise" else scale)
             if isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, value.item())
 
     def __repr__(self) -> str:
-        """Omits `scale` and `bf16` at their defaults, so that older checkpoints still match."""
-        shown = [f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self)
-                 if f.name not in ("scale", "bf16") or getattr(self, f.name)]
+        """Without `scale` and `bf16` at their defaults, as in records that are older than these."""
+        shown = (f"{name}={value!r}" for name, value in vars(self).items()
+                 if value or name not in ("scale", "bf16"))
         return f"PGD({', '.join(shown)})"
 
     def at(self, eps: float) -> PGD:
         """The same attack under another budget; its step grows alike where it would not reach."""
-        a, other = self.step_size, dataclasses.replace(self, eps=eps)
+        a, other = self.step_size, replace(self, eps=eps)
         if 0 < self.eps <= self.steps * a < other.eps:
             a = min(a * other.eps / self.eps, other.eps)
-        return dataclasses.replace(other, step_size=a)
+        return replace(other, step_size=a)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, **options: Any) -> Tensor:
         """The last iterate, z_K. The options are those of `path`."""
@@ -123,10 +122,8 @@ class PGD:
     def path(self, model: nn.Module, x: Tensor, y: Tensor, *, eps: Number | None = None,
              step_size: Number | None = None,
              generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each iterate z_t, t = 0 .. K, and whether the model classifies it correctly.
-
-        `eps` and `step_size` replace the attack's own; they may hold one value per example.
-        """
+        """Each iterate z_t, t = 0 .. K, and whether the model classifies it correctly. `eps` and
+        `step_size` replace the attack's own; they may hold one value per example."""
         model = Accelerated(model) if self.bf16 else model
         setup = WalkSetup.of(self, model, x, y, eps, step_size, generator)
         z = setup.z0
@@ -153,9 +150,8 @@ class PGD:
     def scale_for(self, x: Tensor) -> Tensor | None:
         """The scale as a tensor [F] that fits the table x [B, F]; None if there is no scale."""
         if self.scale and (x.ndim != 2 or x.shape[1] != len(self.scale)):
-            raise CourseError(f"scale holds {len(self.scale)} values, one per feature of a table "
-                              f"[B, {len(self.scale)}]; the input has the shape {tuple(x.shape)}. "
-                              "Images take an attack without a scale.")
+            raise CourseError(f"scale holds {len(self.scale)} values, for a table [B, "
+                              f"{len(self.scale)}]; given: {tuple(x.shape)}. Images take no scale.")
         return torch.tensor(self.scale, dtype=x.dtype, device=x.device) if self.scale else None
 
 
@@ -181,24 +177,20 @@ class WalkSetup:
         g = 0 if generator is None else generator
         if not isinstance(g, torch.Generator):
             g = torch.Generator().manual_seed(integer(g, "generator", 0))
-        z0, noise, clean = x, None, x.new_zeros(len(x), 0)
-        if attack.start == "uniform":  # x + e (2 r - 1), without temporaries
-            z0 = _draw(torch.rand, x.shape, g, x).mul_(2).sub_(1).mul_(e).add_(x)
-        elif attack.start == "gaussian":
-            z0 = _draw(torch.randn, x.shape, g, x).mul_(GAUSSIAN).add_(x)
+        z0 = project(STARTS[attack.start](x, e, g), x, e)
+        noise, clean = None, x.new_zeros(len(x), 0)
         if attack.noise:
             noise = attack.noise * _draw(torch.randn, (attack.steps, *x.shape), g, x)
         if attack.objective == "kl":
             with frozen(model), torch.no_grad():
                 clean = F.log_softmax(logits_of(model, x, y), 1)
-        return cls(attack, x, y, e, a, project(z0, x, e), noise, clean)
+        return cls(attack, x, y, e, a, z0, noise, clean)
 
     def of_these(self, rows: Tensor) -> WalkSetup:
         """The setup of some of the examples, by a mask or by their indices."""
         noise = None if self.noise is None else self.noise[:, rows]
-        each = {name: getattr(self, name)[rows]
-                for name in ("x", "y", "eps", "step_size", "z0", "clean")}
-        return WalkSetup(self.attack, noise=noise, **each)
+        return replace(self, x=self.x[rows], y=self.y[rows], eps=self.eps[rows], noise=noise,
+                       step_size=self.step_size[rows], z0=self.z0[rows], clean=self.clean[rows])
 
     def gradient(self, model: nn.Module, z: Tensor) -> tuple[Tensor, Tensor]:
         """f(z) and grad_z L. The loss is a sum, so each example's gradient is its own."""
@@ -219,26 +211,24 @@ class WalkSetup:
 
 def _walk(model: nn.Module, s: WalkSetup, extra: int, stop: bool) -> Walk:
     """`PGD.walk` in PyTorch, step by step: the kernel must equal it."""
-    steps, z, before = s.attack.steps, s.z0, s.z0
+    z, before = s.z0, s.z0
     last, first_wrong, last_right = z.clone(), z.clone(), z.clone()
-    n_right, n_wrong = torch.zeros_like(s.y), torch.zeros_like(s.y)
-    t_wrong = torch.full_like(s.y, steps)
+    n_right, t_wrong = torch.zeros_like(s.y), torch.full_like(s.y, s.attack.steps)
     on = torch.arange(len(z), device=z.device)  # the examples still walking: the rows of z and s
-    for t in range(steps):
+    for t in range(s.attack.steps):
         if not len(on):
             break
         logits, gradient = s.gradient(model, z)
         right = logits.argmax(1) == s.y
         n_right[on] += right
-        n_wrong[on] += ~right
-        new, enough = (~right & (n_wrong[on] == k) for k in (1, extra + 1))
+        new, enough = (~right & (t + 1 - n_right[on] == k) for k in (1, extra + 1))
         t_wrong[on[new]], last_right[on[new]], first_wrong[on[enough]] = t, before[new], z[enough]
         if stop and enough.any():
             last[on[enough]], rest = z[enough], ~enough
             on, z, gradient, s = on[rest], z[rest], gradient[rest], s.of_these(rest)
         before, z = z, s.step(z, gradient, t)
-    last[on] = z
-    never, fewer = n_wrong[on] == 0, n_wrong[on] <= extra
+    last[on], n_wrong = z, s.attack.steps - n_right[on]
+    never, fewer = n_wrong == 0, n_wrong <= extra
     last_right[on[never]], first_wrong[on[fewer]] = before[never], z[fewer]
     return Walk(last, first_wrong, last_right, n_right, t_wrong)
 
@@ -255,11 +245,10 @@ def _budget(value: Number, x: Tensor, name: str, scale: Tensor | None) -> Tensor
         v = torch.as_tensor(value, dtype=x.dtype, device=x.device).detach().reshape(-1)
     except (TypeError, ValueError, RuntimeError, ArithmeticError):
         raise CourseError(f"{name} is {value!r}; give a number, 8 / 255 or '8/255'.") from None
-    allowed = (v >= 0) & ((v <= 1) if scale is None else (v < math.inf))
+    allowed = (v >= 0) & ((v <= 1) if scale is None else v.isfinite())
     if not allowed.all():
-        rule = ("images lie in [0, 1], so it must be from 0 to 1. For 8 grey levels of 255 write "
-                "8 / 255." if scale is None else "with a scale it must be a number from 0.")
-        raise CourseError(f"{name} is {v[~allowed][0]:g}; {rule}")
+        raise CourseError(f"{name} is {v[~allowed][0]:g}; images lie in [0, 1], so it must be from "
+                          "0 to 1 (from 0 with a scale). For 8 grey levels of 255 write 8 / 255.")
     if len(v) not in (1, len(x)):
         raise CourseError(f"{name} holds {len(v)} values for {len(x)} images; give one number, or "
                           "one per image.")
@@ -270,7 +259,7 @@ def _budget(value: Number, x: Tensor, name: str, scale: Tensor | None) -> Tensor
 
 def _draw(kind: Callable[..., Tensor], shape: tuple[int, ...], g: torch.Generator,
           x: Tensor) -> Tensor:
-    """Noise is drawn on the generator's device, so that it is the same for every model's device."""
+    """Noise is drawn on the generator's device, so that it is the same on every device."""
     return kind(shape, generator=g, device=g.device, dtype=x.dtype).to(x.device)
 
 

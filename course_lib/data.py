@@ -1,8 +1,7 @@
 """Data sets by name, as seeded, stratified splits of tensors in memory.
 
-Images stay bytes (uint8) until `batches` serves them as floats in [0, 1]. A loader looks for its
-files in a folder that the user names, then in the course's cache. It serves the embedded images
-where they suffice and downloads what is missing. It never serves a smaller set than asked for.
+Images stay bytes (uint8) until `batches` serves them as floats in [0, 1]. A loader serves embedded
+images where they suffice, and never a smaller set than asked for.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from course_lib.errors import CourseError, integer, pick, resolve, several
+from course_lib.inference import check_images
 
 EMBEDDED = Path(__file__).parent / "datasets" / "embedded"
 TRAIN_SHARE = 0.8
@@ -37,21 +37,19 @@ LOADERS: dict[str, str | Callable[..., Dataset]] = {
 
 def load(name: str, *, root: str | os.PathLike[str] | None = None, limit: int | None = None,
          seed: int = 0) -> Dataset:
-    """A data set by name, split with `seed`.
+    """A data set by name, from the files in the folder `root`, the course's cache, or a download.
 
-    `root` names a folder that holds the files. `limit` bounds the training examples (training and
-    validation together, four to one); a small one is served from the embedded images. The stored
-    models were trained with seed 0: the `val` of another seed holds images that they have seen.
+    `limit` bounds the training and validation examples together, four to one. The stored models
+    were trained with seed 0: the `val` of another seed holds images that they have seen.
 
     >>> data = load("fashion-mnist", limit=1000)
     >>> len(data.train), len(data.val), len(data.test)
     (800, 200, 10000)
     """
-    loader = resolve(pick(LOADERS, name, "data set"))
-    if not (root is None or isinstance(root, str | os.PathLike)):
+    if not isinstance(root, str | os.PathLike | None):
         raise CourseError(f"root is {root!r:.100}; it must be the path of a folder.")
-    data: Dataset = loader(root, None if limit is None else integer(limit, "limit", 1),
-                           integer(seed, "seed", 0))
+    data: Dataset = resolve(pick(LOADERS, name, "data set"))(
+        root, None if limit is None else integer(limit, "limit", 1), integer(seed, "seed", 0))
     return data
 
 
@@ -77,19 +75,11 @@ class Dataset:
         return self._halves[1]
 
     def whole(self) -> Dataset:
-        """The data set with its validation examples in the training split too, as in the report's
-        Experiment 1. The validation split stays as it was."""
-
-        def joined() -> tuple[Split, Split]:
-            t, v = self.train.take(slice(None)), self.val
-            groups = {k: torch.cat([t.groups[k], v.groups[k]]) for k in t.groups}
-            return Split(torch.cat([t.x, v.x]), torch.cat([t.y, v.y]), t.classes, groups), v
-
-        return Dataset(self.name, self.classes, self.test, joined)
+        """With the validation examples in the training split, too, as in Experiment 1."""
+        return replace(self, training=lambda: (self.train.joined(self.val), self.val))
 
     def without(self, classes: int | str | Sequence[int | str]) -> Dataset:
-        """The data set without these classes (names or numbers); the others are renumbered in
-        order."""
+        """The data set without these classes (names or numbers); the rest is numbered anew."""
         n, numbers = len(self.classes), {name: c for c, name in enumerate(self.classes)}
         gone = {c if isinstance(c, int) else pick(numbers, c, "class") for c in several(classes)}
         rest = [c for c in range(n) if c not in gone]
@@ -101,19 +91,17 @@ class Dataset:
 
         def change(split: Split) -> Split:
             part = split.take(new[split.y] >= 0)
-            return Split(part.x, new[part.y], tuple(self.classes[c] for c in rest), part.groups)
+            return replace(part, y=new[part.y], classes=tuple(self.classes[c] for c in rest))
 
         test = change(self.test)
-        return Dataset(self.name, test.classes, test,
-                       lambda: (change(self.train), change(self.val)))
+        return replace(self, classes=test.classes, test=test,
+                       training=lambda: (change(self.train), change(self.val)))
 
 
 @dataclass(frozen=True)
 class Split:
-    """Examples and their labels: x [N, C, H, W] as bytes or floats in [0, 1], y [N].
-
-    `groups` gives each example's number in every named group, for example Adult's "gender".
-    """
+    """Examples and their labels: x [N, C, H, W] as bytes or floats in [0, 1], y [N]. `groups` gives
+    each example's number in every named group, for example Adult's "gender"."""
 
     x: Tensor
     y: Tensor
@@ -134,23 +122,10 @@ class Split:
         return cls(*resolve("course_lib.datasets.own:examples")(given, y, classes))
 
     def __post_init__(self) -> None:
-        x, y, n = self.x, self.y, len(self.classes)
-        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim > 1):
-            raise CourseError("A Split holds tensors, x [N, C, H, W] or [N, F] and y [N]. For "
-                              f"{type(x).__name__} and {type(y).__name__} call Split.of(x, y).")
-        if x.dtype not in (torch.uint8, torch.float32, torch.float64):
-            raise CourseError(f"Images are {x.dtype}; they must be bytes (uint8) or floats "
-                              "(float32) in [0, 1].")
-        # written so that NaN, which compares as false, is refused too
-        if x.is_floating_point() and x.numel() and not 0 <= x.min() <= x.max() <= 1:
-            raise CourseError(f"Images must lie in [0, 1]; these span {x.min():g} to {x.max():g}. "
-                              "Divide pixels by 255, and leave out Normalize: networks do that.")
-        if y.dtype != torch.int64 or y.shape != x.shape[:1]:
-            raise CourseError(f"{len(x)} images need {len(x)} labels of type int64; given: "
-                              f"{y.dtype} {tuple(y.shape)}.")
-        if len(y) and not 0 <= y.min() <= y.max() < n:
-            raise CourseError(f"Labels run from {y.min()} to {y.max()}, but there are {n} classes "
-                              f"(0 to {n - 1}).")
+        check_images(self.x, self.y, stored=True)
+        if len(self.y) and self.y.max() >= len(self.classes):
+            raise CourseError(f"Labels run to {self.y.max()}, but there are {len(self.classes)} "
+                              "classes, numbered from 0.")
 
     def __len__(self) -> int:
         return len(self.y) - (self.hidden is not None)
@@ -161,28 +136,33 @@ class Split:
         return x.float() / 255 if x.dtype == torch.uint8 else x
 
     def take(self, index: Any) -> Split:
-        """A new split of the examples at `index` (a tensor of places, a mask or a slice); a hidden
-        one is left out."""
+        """The examples at `index` (places, a mask or a slice), without a hidden one."""
         if self.hidden is not None:
             index = torch.arange(len(self.y))[index]
             index = index[index != self.hidden]
         return Split(self.x[index], self.y[index], self.classes,
                      {k: g[index] for k, g in self.groups.items()})
 
+    def joined(self, other: Split) -> Split:
+        """The examples of both splits, without a hidden one."""
+        parts = self.take(slice(None)), other.take(slice(None))
+        return Split(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]), self.classes,
+                     {k: torch.cat([p.groups[k] for p in parts]) for k in self.groups})
+
     def masked(self, i: int) -> Split:
         """The same split in the same order without example i, for leave-one-out in pairs."""
-        if self.hidden is not None or not isinstance(i, int) or i not in range(len(self.y)):
+        if self.hidden is not None or not isinstance(i, int) or i not in range(len(self)):
             raise CourseError(f"There is no example {i!r:.100} to hide; this split holds "
-                              f"{len(self.y)}, from 0, and hides at most one.")
-        return Split(self.x, self.y, self.classes, self.groups, hidden=i)
+                              f"{len(self.y)}, and hides at most one.")
+        return replace(self, hidden=i)
 
     def per_class(self, n: int) -> Split:
         """The first n examples of each class, which must have as many."""
         rest = self.take(slice(None))
         places = [torch.nonzero(rest.y == c).flatten() for c in range(len(self.classes))]
         if integer(n, "n", 1) > (least := min(map(len, places), default=0)):
-            raise CourseError(f"{n:,} examples of each class were asked for; the smallest class "
-                              f"has {least:,} here. Ask for fewer.")
+            raise CourseError(f"{n:,} examples of each class were asked for; the smallest class has"
+                              f" {least:,} here. Ask for fewer.")
         return rest.take(torch.cat([of_class[:n] for of_class in places]).sort().values)
 
     def digest(self) -> str:
@@ -196,10 +176,8 @@ class Split:
 
 def batches(split: Split, size: int,
             generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields (images in [0, 1], labels) of `size` examples, shuffled when there is a generator.
-
-    A hidden example leaves a gap in its own batch; every other batch stays as it was.
-    """
+    """Yields (images in [0, 1], labels) of `size` examples, shuffled when there is a generator. A
+    hidden example leaves a gap in its own batch; every other batch stays as it was."""
     n = len(split.y)
     order = torch.arange(n) if generator is None else torch.randperm(n, generator=generator)
     for places in order.split(integer(size, "batch size", 1)):
@@ -210,14 +188,9 @@ def batches(split: Split, size: int,
 
 
 def stratified(y: Tensor, seed: int) -> Tensor:
-    """A seeded order of the examples: its first n hold the classes in their proportions, for any n.
-
-    >>> y = torch.tensor([0, 0, 0, 0, 1, 1])
-    >>> y[stratified(y, seed=0)[:3]].tolist()
-    [0, 1, 0]
-    """
-    g = torch.Generator().manual_seed(integer(seed, "seed", 0))
-    shuffled = torch.randperm(len(y), generator=g)
+    """A seeded order of the examples; any beginning of it holds the classes in proportion."""
+    generator = torch.Generator().manual_seed(integer(seed, "seed", 0))
+    shuffled = torch.randperm(len(y), generator=generator)
     share = torch.empty(len(y), dtype=torch.float64)
     for c in y.unique():
         mine = torch.nonzero(y[shuffled] == c).flatten()
@@ -228,22 +201,15 @@ def stratified(y: Tensor, seed: int) -> Tensor:
 
 def halves(pool: Split, limit: int | None, seed: int) -> tuple[Split, Split]:
     """80 % to train on, 20 % to validate on; `limit` keeps the beginning of both."""
-    if limit is not None and limit > len(pool):
-        raise CourseError(f"limit={limit} is more than the {len(pool)} training examples that "
-                          "there are. Leave it out, or ask for fewer.")
+    n = len(pool) if limit is None else limit
+    if n > len(pool):
+        raise CourseError(f"limit={n} is more than the {len(pool)} training examples that there "
+                          "are. Leave it out, or ask for fewer.")
     order = stratified(pool.y, seed)
-    cut = round(TRAIN_SHARE * len(order))
-    n = len(order) if limit is None else limit
-    n_train = round(TRAIN_SHARE * n)
-    return pool.take(order[:cut][:n_train]), pool.take(order[cut:][: n - n_train])
+    cut, n_train = round(TRAIN_SHARE * len(order)), round(TRAIN_SHARE * n)
+    return pool.take(order[:n_train]), pool.take(order[cut:][: n - n_train])
 
 
-# A change of (x, generator), or the "module:name" of one, imported when used.
+# A change of a training batch x [N, C, H, W] that draws from a generator, as in LOADERS.
 AUGMENTATIONS: dict[str, str | Callable[[Tensor, torch.Generator], Tensor]] = {
     "": lambda x, generator: x, "crop-flip": "course_lib.datasets.cifar10:crop_flip"}
-
-
-def augment(x: Tensor, generator: torch.Generator, kind: str) -> Tensor:
-    """The training batch x [N, C, H, W] under a random change, a name in AUGMENTATIONS; every draw
-    comes from `generator`."""
-    return resolve(pick(AUGMENTATIONS, kind, "augmentation"))(x, generator)

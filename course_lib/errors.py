@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import importlib
+import pkgutil
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from numbers import Integral
@@ -21,31 +21,22 @@ class CourseWarning(UserWarning):
 
 
 def pick(table: Mapping[str, T], name: object, what: str) -> T:
-    """The entry of `name` in a table; the error for an unknown name suggests others.
-
-    >>> pick({"lenet5": 1}, "lenet5", "model")
-    1
-    """
+    """The entry of `name` in a table; the error for an unknown name suggests others."""
     if isinstance(name, str) and name in table:
         return table[name]
     raise CourseError(f"Unknown {what} {name!r:.100}.{instead(table, name)}")
 
 
 def instead(names: Collection[str], name: object) -> str:
-    """What an unknown name may stand for: names that it is a part of, in any case, or the nearest;
-    and which names there are, unless they are many and one is like it."""
-    low = f"{name}".lower()[:100]
-
-    def likeness(n: str) -> float:
-        parts = [n.lower(), *n.lower().split("/")]
-        return 2 if low in parts else 1 if low and low in n.lower() else max(
-            difflib.SequenceMatcher(None, low, part).ratio() for part in parts)
-
-    like = {n: likeness(n) for n in sorted(names, key=len)}
-    best = [repr(n) for n in like if like[n] == max(0.6, *like.values())][:10]
+    """What an unknown name may stand for: the names that it is a part of, in any case, or the
+    nearest; and which names there are, unless they are many and one is like it."""
+    low, by_length = f"{name}".lower()[:100], sorted(names, key=len)
+    words = {w: n for n in reversed(by_length) for w in (n.lower(), *n.lower().split("/"))}
+    like = [n for n in by_length if low and low in n.lower()][:10] or [
+        words[near] for near in difflib.get_close_matches(low, words, 1)]
+    hint = f" Did you mean {', '.join(map(repr, like))}?" if like else ""
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    listed = "" if best and more else f" There is: {', '.join(sorted(names)[:10])}{more}."
-    return (f" Did you mean {', '.join(best)}?" if best else "") + listed
+    return hint if hint and more else f"{hint} There is: {', '.join(sorted(names)[:10])}{more}."
 
 
 def several(given: Any) -> list[Any]:
@@ -64,30 +55,23 @@ def matching(names: Collection[str], patterns: Any) -> list[str]:
     ['exp1/natural']
     """
     fits: set[str] = set()
-    for pattern in several(patterns):
+    for pattern in several(patterns) or [None]:
         low = f"{pattern}".lower().rstrip("/")
         mine = {n for n in names if fnmatchcase(n.lower(), low) or n.lower().startswith(low + "/")}
         if not mine:
             raise CourseError(f"Nothing is called {f'{pattern}':.100}, so nothing was done."
                               f"{instead(names, pattern)}")
         fits |= mine
-    if not fits:
-        raise CourseError(f"No name was given, so nothing was done.{instead(names, '')}")
     return [n for n in names if n in fits]
 
 
 def integer(value: object, what: str, least: int) -> int:
-    """`value`, if it is a whole number from `least` to 2**63 - 1; otherwise an error about
-    `what`."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not (
-            least <= int(value) < 2**63):
+    """`value`, if it is a whole number from `least` to 2**63 - 1; otherwise an error."""
+    if type(value) is bool or not isinstance(value, Integral) or not least <= int(value) < 2**63:
         raise CourseError(f"{what} is {value!r:.100}; it must be a whole number, {least} or more.")
     return int(value)
 
 
 def resolve(entry: Any) -> Any:
     """The object that "module:name" names, imported now; any other entry as it is."""
-    if not isinstance(entry, str):
-        return entry
-    module, _, name = entry.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return pkgutil.resolve_name(entry) if isinstance(entry, str) else entry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,8 +18,8 @@ def predict(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
     with torch.no_grad(), frozen(model):
         logits = logits_of(model, check_images(x, y), y)
     if broken := int(logits.isnan().any(1).sum()):
-        raise CourseError(f"{type(model).__name__} answers NaN to {broken} of {len(x)} images, so "
-                          "it predicts nothing. Look for NaN in its weights.")
+        raise CourseError(f"{type(model).__name__} answers NaN to {broken} of {len(x)} images; its "
+                          "weights may hold NaN.")
     return logits.argmax(1)
 
 
@@ -38,18 +39,14 @@ def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
     try:
         logits = model(x)
     except (RuntimeError, ValueError, IndexError) as e:
-        if not any(word in str(e) for word in ("shape", "size", "channels", "imension", " input",
-                                               "type")):
+        if not re.search("shape|size|channels|imension| input|type", str(e)):
             raise
         raise CourseError(f"{kind} cannot take images of shape {tuple(x.shape)} and {x.dtype} "
                           f"(images.float() makes them float32): {e}") from None
-    if not isinstance(logits, Tensor):
-        raise CourseError(f"{kind} gives a {type(logits).__name__}; it must give logits alone, a "
-                          "tensor [B, classes].")
     top = -1 if y is None or not y.numel() else int(y.max())
-    if logits.ndim != 2 or top >= logits.shape[1]:
-        raise CourseError(f"{kind} gives logits of shape {tuple(logits.shape)}, labels run to "
-                          f"{top}. Build it with classes= as the data set has.")
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or top >= logits.shape[1]:
+        raise CourseError(f"{kind} gives a {_described(logits)}, labels run to {top}. It must give "
+                          "logits alone, [B, classes]. Build it with classes= as the data set has.")
     return logits
 
 
@@ -62,24 +59,29 @@ def check_fit(model: nn.Module, x: Tensor, classes: int) -> None:
                           f"{classes} classes. Build it with classes={classes}.")
 
 
-def check_images(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """x, detached; a CourseError unless x holds images in [0, 1] and y one label per image."""
-    image = isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 1
-    # NaN fails both comparisons
-    if not image or (x.numel() and not (x.min() >= 0 and x.max() <= 1)):
-        raise CourseError("Images must be a float tensor [B, C, H, W] in [0, 1]; given: "
-                          f"{_described(x)}. Divide bytes by 255 (images.float() / 255); do not "
-                          "normalise.")
+def check_images(x: Tensor, y: Tensor | None = None, *, stored: bool = False) -> Tensor:
+    """x, detached; a CourseError unless x holds images in [0, 1] and y one label per image. Images
+    that are `stored` may be bytes, too."""
+    kinds = (torch.uint8, torch.float32, torch.float64)
+    fits = isinstance(x, Tensor) and x.ndim > 1 and (
+        x.dtype in kinds if stored else x.is_floating_point())
+    if fits and x.is_floating_point() and x.numel():
+        fits = bool(x.min() >= 0 and x.max() <= 1)  # which NaN fails
+    if not fits:
+        raise CourseError("Images must be a tensor [N, C, H, W] of "
+                          f"{'bytes or ' * stored}float32 in [0, 1]; given: {_described(x)}. Divide"
+                          " pixels by 255 (images.float() / 255), leave out Normalize (networks do "
+                          "that), or call Split.of(x, y).")
     if y is not None and (not isinstance(y, Tensor) or y.dtype != torch.int64
                           or y.shape != x.shape[:1] or (y < 0).any()):
-        raise CourseError(f"Labels must be {len(x)} whole numbers (int64, from 0), one per image; "
-                          f"given: {_described(y)}.")
+        raise CourseError(f"{len(x)} images need {len(x)} labels, a tensor of int64 from 0; given: "
+                          f"{_described(y)}. Split.of(x, y) takes arrays and lists.")
     return x.detach()
 
 
 def _described(given: Any) -> str:
     if not isinstance(given, Tensor):
         return type(given).__name__
-    ordered = given.numel() and not given.is_complex()
-    return f"{given.dtype} of shape {tuple(given.shape)}" + (
-        f", from {given.min():g} to {given.max():g}" if ordered else "")
+    span = "" if given.is_complex() or not given.numel() else (
+        f", from {given.min():g} to {given.max():g}")
+    return f"{given.dtype} tensor of shape {tuple(given.shape)}{span}"

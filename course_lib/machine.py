@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import nn
 # glibc's numbers of M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD, and what they are set to
 MALLOC = ((-3, 1 << 30), (-1, 2**31 - 1), (-2, 64 << 20))
 _LOCK = threading.Lock()
-_CHANGED: dict[tuple[int, str], list[Any]] = {}  # by object and attribute: holders, value before
+_CHANGED: dict[tuple[int, str], tuple[int, Any]] = {}  # by object, attribute: holders, value before
 
 
 def device() -> torch.device:
@@ -26,7 +25,7 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def kernels() -> ModuleType | None:
+def kernels() -> Any:
     """course_lib.native, which computes some models faster; None where COURSE_NATIVE=0 is set."""
     if os.environ.get("COURSE_NATIVE") == "0":
         return None
@@ -37,7 +36,7 @@ def kernels() -> ModuleType | None:
 
 def environment() -> dict[str, Any]:
     """What may differ from an earlier run, but can change the last digits of a training."""
-    kernel = native.library() if (native := kernels()) else None
+    kernel = (native := kernels()) and native.library()
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {"torch": str(torch.__version__), "threads": torch.get_num_threads(),
             "cpu": torch.backends.cpu.get_cpu_capability(),
@@ -71,7 +70,8 @@ def changed(changes: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
     with _LOCK:
         for thing, name, value in changes:
             now = getattr(thing, name)
-            _CHANGED.setdefault((id(thing), name), [0, now])[0] += 1
+            holders, before = _CHANGED.get((id(thing), name), (0, now))
+            _CHANGED[id(thing), name] = holders + 1, before
             if now is not value:
                 setattr(thing, name, value)
     try:
@@ -79,12 +79,11 @@ def changed(changes: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
     finally:
         with _LOCK:
             for thing, name, _ in changes:
-                holders = _CHANGED[id(thing), name]
-                holders[0] -= 1
-                if not holders[0]:
-                    del _CHANGED[id(thing), name]
-                    if getattr(thing, name) is not holders[1]:
-                        setattr(thing, name, holders[1])
+                holders, before = _CHANGED.pop((id(thing), name))
+                if holders > 1:
+                    _CHANGED[id(thing), name] = holders - 1, before
+                elif getattr(thing, name) is not before:
+                    setattr(thing, name, before)
 
 
 @contextmanager

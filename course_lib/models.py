@@ -6,7 +6,6 @@ import inspect
 import threading
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,6 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.errors import CourseError, integer, pick
+
+LAYOUT = torch.channels_last  # of images inside convolutional networks; it is fast on a CPU
+
+
+def scaled(x: Tensor) -> Tensor:
+    """Images in [0, 1] as they enter a network, from -1 to 1. Weights keep their usual layout."""
+    return (2 * x - 1).contiguous(memory_format=LAYOUT)
 
 
 class LeNet5(nn.Module):
@@ -50,8 +56,7 @@ class SmallCNN(nn.Module):
         self.fc2 = nn.Linear(64, classes)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, S, S]
-        x = (2 * x - 1).contiguous(memory_format=torch.channels_last)  # a third faster on a CPU
-        x = F.max_pool2d(torch.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(torch.relu(self.conv1(scaled(x))), 2)
         x = F.max_pool2d(torch.relu(self.conv2(x)), 2)
         return self.fc2(torch.relu(self.fc1(x.flatten(1))))  # [B, classes]
 
@@ -61,8 +66,7 @@ class TableMLP(nn.Module):
 
     def __init__(self, classes: int = 2, features: int = 14, width: int = 64) -> None:
         super().__init__()
-        sizes = (features, width, width, width, width)
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.hidden = nn.ModuleList(nn.Linear(n, width) for n in (features, *[width] * 3))
         self.last = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, features]
@@ -86,19 +90,8 @@ def relu_of_norm(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
     return kernel.relu_of_norm(norm, x) if kernel else (torch.relu(norm(x)), x)
 
 
-class _Pictures(nn.Module):
-    """What the residual networks share: images are scaled to [-1, 1] and laid channels last, which
-    is up to twice as fast on a CPU. Weights keep their usual layout, so checkpoints do, too."""
-
-    memory_format = torch.channels_last
-
-    def scaled(self, x: Tensor) -> Tensor:
-        return (2 * x - 1).contiguous(memory_format=self.memory_format)
-
-
-class ResNet18(_Pictures):
-    """torchvision's ResNet18 (He et al., CVPR 2016), with a 3 x 3 stem for small images:
-    11,173,962 parameters for ten classes."""
+class ResNet18(nn.Module):
+    """torchvision's ResNet18 (He et al., CVPR 2016), with a 3 x 3 stem for small images."""
 
     def __init__(self, classes: int = 10, channels: int = 3, large: bool = False) -> None:
         super().__init__()
@@ -114,7 +107,7 @@ class ResNet18(_Pictures):
             self.net.conv1 = _conv(channels, 64, 7, 2)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
-        return self.net(self.scaled(x))  # [B, classes]
+        return self.net(scaled(x))  # [B, classes]
 
 
 class Block(nn.Module):
@@ -134,54 +127,32 @@ class Block(nn.Module):
         return x + self.conv2(relu_of_norm(self.bn2, self.conv1(a))[0])
 
 
-class PreActResNet(_Pictures):
-    """Stages of pre-activated blocks (He et al., ECCV 2016); all but the first halve the image."""
+class PreActResNet(nn.Module):
+    """Stages of `depth` pre-activated blocks (He et al., ECCV 2016) with `widths` channels, on a
+    first convolution with `stem` channels. All stages but the first halve the image."""
 
-    stem: int = 64  # channels of the first convolution
-    widths: tuple[int, ...] = (64, 128, 256, 512)  # channels of each stage
-    depth: int = 2  # blocks per stage
-
-    def __init__(self, classes: int = 10, channels: int = 3, large: bool = False) -> None:
+    def __init__(self, stem: int, widths: tuple[int, ...], depth: int, /, classes: int = 10,
+                 channels: int = 3, large: bool = False) -> None:
         super().__init__()
         # drawn for the small stem, too: the initial weights of stored models depend on it
-        seven = nn.Sequential(_conv(channels, self.stem, 7, 2), nn.MaxPool2d(3, 2, 1))
-        self.first = seven if large else _conv(channels, self.stem)
-        stages, inside = [], self.stem
-        for i, width in enumerate(self.widths):
-            for j in range(self.depth):
-                stages.append(Block(inside, width, 2 if i and not j else 1))
+        seven = nn.Sequential(_conv(channels, stem, 7, 2), nn.MaxPool2d(3, 2, 1))
+        self.first = seven if large else _conv(channels, stem)
+        blocks, inside = [], stem
+        for i, width in enumerate(widths):
+            for j in range(depth):
+                blocks.append(Block(inside, width, 2 if i and not j else 1))
                 inside = width
-        self.blocks, self.bn = nn.Sequential(*stages), nn.BatchNorm2d(inside)
+        self.blocks, self.bn = nn.Sequential(*blocks), nn.BatchNorm2d(inside)
         self.fc = nn.Linear(inside, classes)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
-        x, _ = relu_of_norm(self.bn, self.blocks(self.first(self.scaled(x))))
+        x, _ = relu_of_norm(self.bn, self.blocks(self.first(scaled(x))))
         return self.fc(x.mean((2, 3)))  # [B, classes]
-
-
-class PreActResNet18(PreActResNet):
-    """11,172,170 parameters for ten classes."""
-
-
-class WideResNet28x10(PreActResNet):
-    """Zagoruyko and Komodakis, BMVC 2016: 36,479,194 parameters for ten classes."""
-
-    stem, widths, depth = 16, (160, 320, 640), 4
-
-
-class PreActResNetS(PreActResNet):
-    """175,066 parameters for ten classes: for machines without a GPU."""
-
-    stem, widths, depth = 16, (16, 32, 64), 2
 
 
 class Accelerated(nn.Module):
     """Another model, computed in bfloat16, which has three significant digits. It shares its
-    parameters; its logits are float32. Published figures are evaluated without it.
-
-    >>> Accelerated(build("lenet5"))(torch.rand(2, 1, 32, 32)).dtype
-    torch.float32
-    """
+    parameters; its logits are float32. Published figures are evaluated without it."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -192,14 +163,17 @@ class Accelerated(nn.Module):
             return self.model(x).float()
 
 
+PREACT18 = partial(PreActResNet, 64, (64, 128, 256, 512), 2)
+WIDE28 = partial(PreActResNet, 16, (160, 320, 640), 4)  # Zagoruyko and Komodakis, BMVC 2016
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5, "small_cnn": SmallCNN, "table_mlp": TableMLP,
-    "resnet18": ResNet18, "preact_resnet18": PreActResNet18, "preact_resnet_s": PreActResNetS,
-    "wide_resnet28x10": WideResNet28x10,
+    "resnet18": ResNet18, "preact_resnet18": PREACT18,  # 11,173,962 and 11,172,170 parameters
+    "preact_resnet_s": partial(PreActResNet, 16, (16, 32, 64), 2),  # 175,066, for a CPU
+    "wide_resnet28x10": WIDE28,  # 36,479,194
     # with ImageNet's stem, for images of 160 pixels and more
     "resnet18_imagenet": partial(ResNet18, large=True),
-    "preact_resnet18_imagenet": partial(PreActResNet18, large=True),
-    "wide_resnet28x10_imagenet": partial(WideResNet28x10, large=True),
+    "preact_resnet18_imagenet": partial(PREACT18, large=True),
+    "wide_resnet28x10_imagenet": partial(WIDE28, large=True),
 }
 # initial weights are drawn from PyTorch's one global generator: one thread at a time
 _SEEDING = threading.Lock()

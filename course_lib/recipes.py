@@ -10,8 +10,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -37,7 +36,7 @@ TRANSFORMS: dict[str, Callable[[Dataset], Dataset]] = {
     "whole": Dataset.whole,
     "without-hardest": lambda d: d.without(resolve("course_lib.experiments.exp4:HARDEST")),
     "without-easiest": lambda d: d.without(resolve("course_lib.experiments.exp4:EASIEST")),
-    "balanced": lambda d: Dataset(d.name, d.classes, d.test, lambda: (
+    "balanced": lambda d: replace(d, training=lambda: (
         resolve("course_lib.datasets.adult:balanced")(d.train), d.val)),
 }
 
@@ -51,11 +50,10 @@ class Copies:
 
     def join(self, clean: Split, model: nn.Module, sha256: str,
              seed: int) -> tuple[Split, dict[str, Any]]:
-        """The clean images and a copy of each that attacks `model`; and the record's entry."""
-        generator = torch.Generator().manual_seed(seed)
-        copies = [self.attack(model, x, y, generator=generator) for x, y in batches(clean, 500)]
-        both = Split(torch.cat([clean.images(), *copies]), torch.cat([clean.y, clean.y]),
-                     clean.classes, {k: torch.cat([g, g]) for k, g in clean.groups.items()})
+        """The clean images and a copy of each that attacks `model`, and the record's entry."""
+        g = torch.Generator().manual_seed(seed)
+        copies = [self.attack(model, x, y, generator=g) for x, y in batches(clean, 500)]
+        both = replace(clean, x=clean.images()).joined(replace(clean, x=torch.cat(copies)))
         about = {"of": self.of, "weights": sha256, "data_sha256": both.digest()}
         return both, {"training_examples": len(both), "copies": about}
 
@@ -98,9 +96,10 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
 
     The same call resumes a training that was stopped; `fresh` begins beside it. `limit` (training
     images) and `epochs` shorten it, `mirror` is a second folder for checkpoints, `root` has the
-    data (split alike for every `seed`), `models` the stored models.
+    data, `models` the stored models.
     """
     from course_lib.checkpoints import Store
+    from course_lib.files import check_writable
     from course_lib.machine import device
 
     recipe, label = pick(resolve(TABLE), name, "recipe"), stored_name(name, limit, epochs)
@@ -110,7 +109,8 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
     earlier = {need: _trained_before(need, seed, (Path(out), models), label.removeprefix(name))
                for need in recipe.needs}
     train, place = data.train, f"{label}/seed{seed}/{digest(recipe)}"
-    about: dict[str, Any] = {"validation_trained_on": recipe.transform == "whole"}
+    about = made_from(recipe, data, epochs)
+    about["validation_trained_on"] = recipe.transform == "whole"
     if recipe.start:
         model, sha256 = earlier[recipe.start]
         place += f"-{sha256}"
@@ -120,23 +120,14 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
     if recipe.copies:
         train, copies = recipe.copies.join(train, *earlier[recipe.copies.of], seed)
         place, about = f"{place}-copies-{copies['copies']['weights']}", about | copies
-    store = Store(_with_room(Path(out), model) / place, mirror and Path(mirror) / place)
+    # three checkpoints and a fourth that is being written, each of weights and two moments
+    check_writable(Path(out), 12 * sum(tensor.nbytes for tensor in model.state_dict().values()))
     trained = fit(model.to(device()), recipe.method, train, epochs=epochs, optim=recipe.optim,
-                  seed=seed, validate=_validation(recipe, data.val), store=store, fresh=fresh,
-                  progress=progress)
-    about = made_from(recipe, data, epochs) | about | {"identity": trained.identity}
+                  seed=seed, validate=_validation(recipe, data.val), fresh=fresh, progress=progress,
+                  store=Store(Path(out) / place, mirror and Path(mirror) / place))
     return trained, {"recipe": label, "seed": seed, "seconds": round(trained.seconds, 1),
-                     "made_from": about,
+                     "made_from": about | {"identity": trained.identity},
                      **_reports(recipe, trained.model, data, progress), "history": trained.history}
-
-
-def _with_room(out: Path, model: nn.Module) -> Path:
-    """The folder, if three checkpoints and a fourth that is being written fit in. Each holds the
-    weights and two moments."""
-    from course_lib.files import check_writable
-
-    check_writable(out, 12 * sum(tensor.nbytes for tensor in model.state_dict().values()))
-    return out
 
 
 def _validation(recipe: Recipe, val: Split) -> Callable[[nn.Module, Step], Report] | None:
@@ -144,47 +135,41 @@ def _validation(recipe: Recipe, val: Split) -> Callable[[nn.Module, Step], Repor
     wants, averaging = recipe.method.wants_report, recipe.optim.averaging
     if not ((wants and recipe.method.update_every is not None) or (averaging and averaging.accept)):
         return None
-    part = val.take(slice(0, recipe.validation_images))
-    return partial(_validate, part, recipe.validation, wants == "flips")
+    part, attack = val.take(slice(0, recipe.validation_images)), recipe.validation
 
+    def validate(model: nn.Module, at: Step) -> Report:
+        return evaluate(model, part, attack, name="validation", progress=False,
+                        flips=wants == "flips")
 
-def _validate(val: Split, attack: PGD, flips: bool, model: nn.Module, at: Step) -> Report:
-    """The report that the method wants during training."""
-    return evaluate(model, val, attack, name="validation", progress=False, flips=flips)
+    return validate
 
 
 def _trained_before(name: str, seed: int, places: Sequence[Path | None],
                     cuts: str) -> tuple[nn.Module, str]:
     """The model of an earlier recipe, shortened alike if there is one, and its hash's start."""
-    from course_lib.zoo import entry, load_model, models_dir
+    from course_lib.zoo import load_model, model_files
 
-    for label, place in product(dict.fromkeys((name + cuts, name)), places):
-        try:
-            files = entry(label, seed, place)
-        except CourseError as e:
-            reason = str(e)
-            continue
+    for label, place in product((name + cuts, name), places):
+        files = model_files(place).entries().get(label, {}).get(str(seed), {})
         if "weights" in files:
             return load_model(label, seed=seed, root=place), files["weights"]["sha256"][:8]
-        reason = f"Only the record of {label}, seed {seed}, is stored."
-    where = " and ".join(str(place or models_dir()) for place in places)
-    raise CourseError(f"This recipe needs {name}, seed {seed}, which is not in {where}. Train that "
-                      f"first, with the same --out. ({reason})")
+    where = " and ".join(str(model_files(place).folder) for place in places)
+    raise CourseError(f"This recipe needs {name}, seed {seed}, whose weights are not in {where}. "
+                      "Train that first, with the same --out.")
 
 
 def _reports(recipe: Recipe, model: nn.Module, data: Dataset, progress: bool) -> dict[str, Any]:
     """Of the test set and all validation data; under torchrun the first process makes them."""
-    cases = [(data.test, name, named(name, eps)) for name, eps in recipe.examination]
-    own = recipe.validation  # a named attack, at whatever budget, or one of its own
-    label = next((name for name, attack in NAMED.items()
+    own, group = recipe.validation, training.processes
+    label = next((name for name, attack in NAMED.items()  # a named one, at whatever budget
                   if vars(resolve(attack)) | {"eps": own.eps} == vars(own)),
                  f"pgd{own.steps}, step {255 * own.step_size:.3g}/255")
-    cases.append((data.val, label, own))
-    group = training.processes
+    cases = [*((data.test, name, named(name, eps)) for name, eps in recipe.examination),
+             (data.val, label, own)]
     with group.together():
-        reports = [evaluate(model, split, attack, name=name, progress=progress)
+        reports = [evaluate(model, split, attack, name=name, progress=progress).to_json()
                    for split, name, attack in cases if group.first]
-    *tests, validation = (report.to_json() for report in group.from_first(reports))
+    *tests, validation = group.from_first(reports)
     return {"reports": tests, "validation": validation}
 
 
@@ -195,9 +180,8 @@ def stored_name(name: str, limit: int | None, epochs: int | None) -> str:
 
 
 def digest(recipe: Recipe) -> str:
-    """Twelve digits of a hash of all settings that the training depends on. They stay the same when
-    a field with a default is added."""
-    settings = dataclasses.replace(recipe, about="", seeds=0, examination=(), weights=True)
+    """A hash of all that the training depends on; a new field at its default changes nothing."""
+    settings = replace(recipe, about="", seeds=0, examination=(), weights=True)
     data = json.dumps(_differences(settings), sort_keys=True)
     return hashlib.sha256(data.encode()).hexdigest()[:12]
 

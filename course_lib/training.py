@@ -12,33 +12,26 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.data import AUGMENTATIONS, Dataset, Split, augment, batches
-from course_lib.errors import CourseError, integer, pick
+from course_lib.data import AUGMENTATIONS, Dataset, Split, batches
+from course_lib.errors import CourseError, integer, pick, resolve
 from course_lib.fairness import Report
 from course_lib.inference import check_fit
 from course_lib.methods import Method, Step
 
-if TYPE_CHECKING:
-    from course_lib.checkpoints import Store
-
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Averaging:
-    """The average of the weights after each epoch from `first` on, counted from 0.
-
-    It replaces the trained weights in the end and has no part in training. With `accept`, an epoch
-    counts only if each class is right under attack at least so often on validation data (FAWA, Wei
-    et al., CVPR 2023). If no epoch counts, the trained weights stay.
-    """
+    """The average of the weights after each epoch from `first` (from 0) on, which replaces the
+    trained weights in the end. With `accept`, an epoch counts only if each class is right under
+    attack at least so often on validation data (FAWA, Wei et al., CVPR 2023)."""
 
     decay: float = 0.85
     first: int = 0
@@ -51,8 +44,7 @@ class Averaging:
                               "least share of right images in each class (0 to 1).")
 
     def join(self, average: dict[str, Tensor], now: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The average with the weights and running averages `now`; counters are copied."""
-        # avg <- a avg + (1 - a) theta; the first theta is copied
+        """avg <- a avg + (1 - a) theta; the first theta is copied, and so are counters."""
         return {k: self.decay * average[k].to(v.device) + (1 - self.decay) * v
                 if average and v.is_floating_point() else v.clone() for k, v in now.items()}
 
@@ -60,9 +52,8 @@ class Averaging:
 @dataclass(frozen=True)
 class Optim:
     """The optimiser as data. `drops` holds (epoch, factor): from that epoch on the rate is
-    lr * factor. With `cosine` it falls to zero along a cosine, over so many epochs. `augment` names
-    how each batch is changed before the loss. With `averaging` an average of the weights is the
-    trained model."""
+    lr * factor. With `cosine` it falls to zero along a cosine, over so many epochs. `augment` is a
+    name in AUGMENTATIONS. With `averaging` an average of the weights is the trained model."""
 
     name: str = "adam"
     lr: float = 1e-3
@@ -81,13 +72,11 @@ class Optim:
         integer(self.batch, "batch size", 1)
         integer(self.cosine, "cosine, a number of epochs,", 0)
         if self.nesterov and not (self.name == "sgd" and self.momentum):
-            raise CourseError(f"Nesterov is a momentum of sgd; given: {self.name} with momentum "
+            raise CourseError(f"Nesterov needs sgd with a momentum, not {self.name} with "
                               f"{self.momentum}.")
-        if not 0 < self.lr < math.inf:
-            raise CourseError(f"The learning rate is {self.lr}; it must be positive, such as 1e-3.")
-        for word in ("momentum", "weight_decay"):
-            if not 0 <= (value := getattr(self, word)) < 1:
-                raise CourseError(f"{word} is {value}; it must be a number from 0 to below 1.")
+        if not (0 < self.lr < math.inf and 0 <= self.momentum < 1 and 0 <= self.weight_decay < 1):
+            raise CourseError(f"lr is {self.lr} (above 0, such as 1e-3), momentum {self.momentum} "
+                              f"and weight_decay {self.weight_decay} (from 0 to below 1).")
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimiser of these settings, for the parameters of `model`."""
@@ -103,18 +92,13 @@ class Optim:
 
 
 def divided(by: float, every: int, epochs: int) -> tuple[tuple[int, float], ...]:
-    """The report's schedule as `drops`: the rate is divided by `by` every `every` epochs.
-
-    >>> divided(3, every=4, epochs=15)[:2]
-    ((4, 0.3333333333333333), (8, 0.1111111111111111))
-    """
+    """The report's schedule as `drops`: the rate is divided by `by` every `every` epochs."""
     return tuple((e, by ** -(e // every)) for e in range(every, epochs, every))
 
 
 @dataclass
 class Run:
-    """A trained model, one history entry per epoch, and the seconds it was trained for in all;
-    with a store also all that the training depends on."""
+    """A trained model, an entry per epoch, the seconds it took, and with a store its identity."""
 
     model: nn.Module
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -124,16 +108,15 @@ class Run:
 
 def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int, optim: Optim,
         seed: int, validate: Callable[[nn.Module, Step], Report] | None = None,
-        store: Store | None = None, fresh: bool = False, progress: bool = True,
+        store: Any = None, fresh: bool = False, progress: bool = True,
         save_every: float | None = None, callback: Callable[[Run], object] | None = None) -> Run:
     """Train `model` in place and return it, in eval mode, with its history.
 
-    With a `store`, training resumes where an earlier call was stopped. It is saved at the end of
-    each epoch, when it is stopped, and every `save_every` seconds (by default every minute, or less
-    often where a save is slow). Where another training was saved there, `fresh=True` begins beside
-    it, and the same call without `fresh` goes on with it. `validate(model, at)` makes a report per
-    epoch, or those that the method asks for: give it validation data, never test data. `callback`
-    gets the run so far after each epoch. More `epochs` than before go on with a finished training.
+    With a `store`, such as Store("runs/mine"), the same call goes on where an earlier one stopped;
+    more `epochs` go on with a finished training. It is saved after each epoch, when it is stopped,
+    and every `save_every` seconds (by default a minute, or more where a save is slow); `fresh=True`
+    begins beside another training that was saved there. `validate(model, at)` makes reports on
+    validation data, never test data. `callback` gets the run so far after each epoch.
 
     >>> fit(model, METHODS["pgd_at"](), data, epochs=10, optim=Optim(), seed=0)  # doctest: +SKIP
     """
@@ -141,15 +124,12 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
 
     for given, part, example in (
             (model, "parameters", 'build("lenet5")'), (method, "loss", 'METHODS["pgd_at"]()'),
-            (optim, "make", 'Optim("adam", lr=1e-3)'),
-            *([(store, "save", 'Store("runs/mine")')] if store is not None else [])):
-        if isinstance(given, type) or not hasattr(given, part):
+            (optim, "make", 'Optim("adam", lr=1e-3)'), (store, "save", 'Store("runs/mine")')):
+        known = hasattr(given, part) or (given is None and part == "save")
+        if isinstance(given, type) or not known:
             raise CourseError(f"fit was given {given!r} in place of something like {example}.")
-    train = data.train if isinstance(data, Dataset) else data
-    if not len(train):
-        raise CourseError("The training split is empty; training needs one image at least.")
-    integer(epochs, "epochs", 0)
-    t = _Training(model, method, train, epochs, optim, integer(seed, "seed", 0), validate)
+    t = _Training(model, method, data.train if isinstance(data, Dataset) else data,
+                  integer(epochs, "epochs", 0), optim, integer(seed, "seed", 0), validate)
     with Saver(t, store, save_every, progress, fresh) as saver:
         while t.epoch < epochs:
             for x, y, share in t.rest_of_epoch():
@@ -160,7 +140,9 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
             saver.save()
             if callback and t.group.first:
                 callback(Run(model, t.history, t.seconds, t.identity))
-    return Run(t.trained().eval(), t.history, t.seconds, t.identity)
+    if t.average:
+        model.load_state_dict(t.average)
+    return Run(model.eval(), t.history, t.seconds, t.identity)
 
 
 @dataclass(eq=False)
@@ -178,23 +160,26 @@ class _Training:
              "history", "began", "average")
 
     def __post_init__(self) -> None:
+        if not len(self.train):
+            raise CourseError("The training split is empty; training needs one image at least.")
         if self.optim.averaging and self.optim.averaging.accept and not self.validate:
             raise CourseError("Averaging accepts epochs by validation data; pass validate= to fit.")
-        self.group, self.optimiser = processes, self.optim.make(self.model)
-        self.device = next(self.model.parameters()).device
-        classes = len(self.train.classes)
+        classes, self.device = len(self.train.classes), next(self.model.parameters()).device
         check_fit(self.model, self.train.images(slice(0, 1)).to(self.device), classes)
+        self.group, self.optimiser = processes, self.optim.make(self.model)
         self.batches = math.ceil(len(self.train.y) / self.optim.batch)
-        if (every := self.method.update_every) not in (None, "epoch"):
-            integer(every, 'update_every (None, "epoch" or a number of batches)', 1)
-        self.memory = self.method.init_state(classes)
+        every = self.method.update_every
+        self.every = self.batches if every == "epoch" else every
+        if every is not None:
+            integer(self.every, 'update_every (None, "epoch" or a number of batches)', 1)
         self.epoch, self.batch, self.loss_sum, self.seconds = 0, 0, 0.0, 0.0
-        self.updated = False  # has the method been updated since the last batch?
+        self.memory = self.method.init_state(classes)
         self.stats: dict[str, Tensor] = {}  # sums since the last update
-        self.identity, self.began = dict[str, Any](), ""  # with a store; the initial weights' hash
-        self.reports: list[dict[str, Any]] = []
-        self.history: list[dict[str, Any]] = []
+        self.updated = False  # has the method been updated since the last batch?
         self.average: dict[str, Tensor] = {}  # of the model's state, with Optim.averaging
+        self.reports: list[dict[str, Any]] = []  # of this epoch
+        self.history: list[dict[str, Any]] = []
+        self.identity, self.began = dict[str, Any](), ""  # with a store; the initial weights' hash
         self.consistent = True  # False while a step changes the state
 
     def generator(self, purpose: str, number: int = 0) -> torch.Generator:
@@ -202,24 +187,22 @@ class _Training:
         digest = hashlib.sha256(f"{self.seed}/{self.epoch}/{purpose}/{number}".encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
-    def at(self, purpose: str = "batch") -> Step:
+    def at(self, suffix: str = "") -> Step:
         return Step(self.epoch, self.epochs, self.batch, self.batches,
-                    self.generator(purpose, self.batch), self.stats)
+                    self.generator("batch" + suffix, self.batch), self.stats)
 
     def rest_of_epoch(self) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """This process's part of each batch that is left in this epoch, and how large a share."""
+        """This process's part of each batch that is left, and how large a share that is."""
         self.model.train()
-        done = self.batch
+        change, done = resolve(AUGMENTATIONS[self.optim.augment]), self.batch
         for i, (x, y) in enumerate(batches(self.train, self.optim.batch, self.generator("order"))):
             if i >= done:
-                x = augment(x, self.generator("augment", i), self.optim.augment)
-                x, y, share = self.group.share(x, y)
+                x, y, share = self.group.share(change(x, self.generator("augment", i)), y)
                 yield x.to(self.device), y.to(self.device), share
 
     def update_method(self) -> None:
-        """Give the method its report before the first batch of each period, once."""
-        every = self.batches if self.method.update_every == "epoch" else self.method.update_every
-        if every is None or self.updated or self.batch % every:
+        """Before the first batch of each period the method gets its report, once."""
+        if self.every is None or self.updated or self.batch % self.every:
             return
         at = self.at()
         report = self.report(at) if self.method.wants_report else None
@@ -230,8 +213,7 @@ class _Training:
         self.memory, self.stats, self.updated = memory, {}, True
 
     def report(self, at: Step) -> Report | None:
-        """The report on validation data, which the first process makes for all. The history keeps
-        the first one of an epoch."""
+        """The report on validation data; the history keeps the first one of an epoch."""
         with self.group.together():
             report = self.validate(self.model, at) if self.validate and self.group.first else None
         self.model.train()
@@ -241,19 +223,17 @@ class _Training:
         return report
 
     def gradients(self, x: Tensor, y: Tensor, share: float) -> tuple[float, dict[str, Tensor]]:
-        """The loss and its statistics; the gradients are in the parameters. When it fails, the
-        model's running averages are put back."""
+        """The loss and its statistics; the gradients are in the parameters. After a failure the
+        model's running averages are as before."""
         before = [b.clone() for b in self.model.buffers()]
         try:
             with self.group.together():
-                out = self.method.loss(self.model, x, y, self.memory,
-                                       self.at("batch" + self.group.suffix))
+                out = self.method.loss(self.model, x, y, self.memory, self.at(self.group.suffix))
                 loss, stats = out if isinstance(out, tuple) and len(out) == 2 else (out, {})
                 if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
                     given = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-                    raise CourseError(f"{type(self.method).__name__}.loss returned {given}. It "
-                                      "must return a tensor of one number, such as losses.mean(), "
-                                      "or that and a dict of statistics.")
+                    raise CourseError(f"{type(self.method).__name__}.loss returned {given}. Return "
+                                      "losses.mean(), or one such number and a dict of statistics.")
                 if not torch.isfinite(loss):
                     raise CourseError(f"The loss became {loss.item()} in epoch {self.epoch + 1}, "
                                       f"batch {self.batch + 1}. Try a smaller learning rate.")
@@ -283,19 +263,12 @@ class _Training:
                 average = averaging.join(average, self.model.state_dict())
         if self.validate and not self.reports:  # the method asked for none
             self.report(self.at())
-        self.consistent, self.average = False, average
-        self.history.append({"epoch": self.epoch + 1, "loss": self.loss_sum / self.batches,
-                             "lr": self.optim.rate(self.epoch),
-                             "state": {k: v.tolist() for k, v in self.memory.items()},
-                             "validation": self.reports})
-        self.epoch, self.batch, self.loss_sum, self.reports = self.epoch + 1, 0, 0.0, []
-        self.consistent = True
-
-    def trained(self) -> nn.Module:
-        """The model, with the average of its weights if there is one."""
-        if self.average:
-            self.model.load_state_dict(self.average)
-        return self.model
+        row = {"epoch": self.epoch + 1, "loss": self.loss_sum / self.batches,
+               "lr": self.optim.rate(self.epoch),
+               "state": {k: v.tolist() for k, v in self.memory.items()}, "validation": self.reports}
+        # at once: an interrupt comes before or after
+        vars(self).update(epoch=self.epoch + 1, batch=0, loss_sum=0.0, reports=[],
+                          history=[*self.history, row], average=average)
 
     def position(self) -> int:
         """How many batches have been trained on."""
@@ -308,8 +281,7 @@ class _Training:
     def restore(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state_dict(state["optim"])
-        for name in self.saved:
-            setattr(self, name, state[name])
+        vars(self).update({name: state[name] for name in self.saved})
 
 
 class Alone:
@@ -330,7 +302,7 @@ class Alone:
     def any(self, flag: bool) -> bool:
         return flag
 
-    def from_first(self, thing: T) -> T:
+    def from_first(self, thing: Any) -> Any:
         return thing
 
     def together(self) -> AbstractContextManager[None]:

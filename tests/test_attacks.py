@@ -1,7 +1,6 @@
 import dataclasses
 import itertools
 import math
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -12,14 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from course_lib import native
-from course_lib.attacks import ATTACKS, OBJECTIVES, PGD, STARTS, Walk, WalkSetup
+from course_lib.attacks import OBJECTIVES, PGD, STARTS, Walk, WalkSetup
 from course_lib.errors import CourseError
-from course_lib.inference import check_images, frozen, predict
+from course_lib.inference import predict
 from course_lib.models import build
-from tests.helpers import Linear, Small, fails_at, images, labels, left_alone, seeded, trained_lenet
+from tests.helpers import Linear, Small, fails_at, images, labels, left_alone, seeded
 
 # --- closed forms, on f(x) = Wx + b
 
@@ -39,52 +37,23 @@ def disagreement(model: Linear, z: Tensor, x: Tensor) -> Tensor:
     return (d[:, 1] - d[:, 0]).sign().reshape(-1, 1, 1, 1)
 
 
-@pytest.mark.parametrize("objective", ["ce", "margin"])
-@pytest.mark.parametrize(("eps", "a", "steps"), [(0.05, 0.02, 10), (0.3, 0.02, 4), (0.3, 0.02, 0),
-                                                 (1.0, 0.4, 3), (0.1, 0.1, 1)])
 @pytest.mark.parametrize("each", [False, True])
-def test_last_iterate_on_a_linear_model(objective: str, eps: float, a: float, steps: int,
-                                        each: bool) -> None:
-    """z_K = clip(x + min(K a, eps) s): straight to the ball's corner, as far as the steps and the
-    box let it."""
+@pytest.mark.parametrize(("objective", "start"), [
+    *itertools.product(["ce", "margin"], STARTS), ("kl", "gaussian"), ("kl", "uniform")])
+def test_each_step_on_a_linear_model(objective: str, start: str, each: bool) -> None:
+    """z_{t+1} = clip(z_t + a s) in the ball and in the box, where s is known."""
     model, shape, n = Linear(), (1, 2, 2), 40
     x, y = images(n, shape, dtype=torch.float64), labels(n, 2)
     scale = torch.linspace(0.2 if each else 1, 1, n, dtype=torch.float64)
-    e, step = eps * scale, a * scale.flip(0)
-    z = PGD(0.5, 0.5, steps, objective, start="clean")(model, x, y, eps=e if each else eps,
-                                                       step_size=step if each else a)
-    reach = torch.minimum(steps * step, e).reshape(-1, 1, 1, 1)
-    assert_near(z, (x + reach * direction(model, y, shape)).clamp(0, 1))
-
-
-@pytest.mark.parametrize(("objective", "start"), [
-    *itertools.product(["ce", "margin"], STARTS), ("kl", "gaussian"), ("kl", "uniform")])
-def test_enough_steps_reach_the_corner_from_every_start(objective: str, start: str) -> None:
-    model, shape, eps = Linear(), (1, 2, 2), 0.1
-    x, y = images(40, shape, dtype=torch.float64), labels(40, 2)
-    attack = PGD(eps, eps / 4, 9, objective, start)
-    z0 = next(attack.path(model, x, y))[0]
-    way = direction(model, y, shape)
-    if objective == "kl":
-        way = disagreement(model, z0, x) * direction(model, torch.zeros_like(y), shape)
-    assert_near(attack(model, x, y), (x + eps * way).clamp(0, 1))
-
-
-@pytest.mark.parametrize("objective", ["ce", "margin"])
-def test_smallest_budget_of_a_linear_model(objective: str) -> None:
-    """An image falls exactly when eps exceeds eps* = margin / ||w_y - w_j||_1 (away from the
-    box)."""
-    model = Linear(seed=3)
-    x = 0.4 + 0.2 * images(60, (1, 2, 2), dtype=torch.float64)
-    logits = model(x).detach()
-    y = logits.argmax(1)
-    margin = (logits.amax(1) - logits.amin(1)) / (model.weight[0] - model.weight[1]).abs().sum()
-    x, y, smallest = x[margin < 0.35], y[margin < 0.35], margin[margin < 0.35].detach()
-    assert len(y) > 20
-    attack = PGD(0.3, 0.01, 60, objective, "clean")
-    for factor, falls in ((0.99, False), (1.01, True)):
-        z = attack(model, x, y, eps=smallest * factor, step_size=smallest / 20)
-        assert ((predict(model, z) != y) == falls).all()
+    eps, a = 0.1 * scale, 0.02 * scale.flip(0)
+    words = {"eps": eps, "step_size": a} if each else {"eps": 0.1, "step_size": 0.02}
+    path = [z for z, _ in PGD(0.5, 0.5, 9, objective, start).path(model, x, y, **words)]
+    eps, a, way = eps.reshape(n, 1, 1, 1), a.reshape(n, 1, 1, 1), direction(model, y, shape)
+    for z, after in itertools.pairwise(path):
+        if objective == "kl":
+            way = disagreement(model, z, x) * direction(model, torch.zeros_like(y), shape)
+        assert_near(after, (z + a * way).clamp(x - eps, x + eps).clamp(0, 1))
+    assert torch.equal(PGD(0.5, 0.5, 9, objective, start)(model, x, y, **words), path[-1])
 
 
 # --- ball and box
@@ -101,7 +70,7 @@ def test_never_outside_ball_or_box(data: Any) -> None:
     each = st.lists(budget, min_size=n, max_size=n).map(lambda v: torch.tensor(v, dtype=dtype))
     eps = data.draw(st.one_of(budget, each))
     attack = PGD(0.5, data.draw(budget), data.draw(st.integers(0, 4)),
-                 data.draw(st.sampled_from(sorted(OBJECTIVES))), data.draw(st.sampled_from(STARTS)),
+                 *(data.draw(st.sampled_from([*names])) for names in (OBJECTIVES, STARTS)),
                  data.draw(budget))
     model, g = Linear(shape, 3, dtype=dtype), data.draw(st.integers(0, 9))
     ball = torch.as_tensor(eps, dtype=dtype).reshape(-1, 1, 1, 1)
@@ -127,50 +96,6 @@ def test_starts_and_noise() -> None:
     first, second = path[1] - path[0], path[2] - path[1]
     assert abs(first.std() - 0.01) < 2e-4 and abs(second.std() - 0.01) < 2e-4
     assert not torch.equal(first, second)
-
-
-# --- strength
-
-
-def trained(n: int | None) -> tuple[nn.Module, Tensor, Tensor]:
-    model, test = trained_lenet()
-    return model, test.images(slice(n)), test.y[:n]
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_loss_does_not_fall_on_average(objective: str) -> None:
-    model, x, y = trained(300)
-    with torch.no_grad():
-        clean = F.log_softmax(model(x), 1)
-        attack = PGD(16 / 255, 1 / 255, 12, objective, "gaussian")
-        losses = [OBJECTIVES[objective](model(z), y, clean).mean().item()
-                  for z, _ in attack.path(model, x, y)]
-    assert all(later >= now for now, later in itertools.pairwise(losses)), losses
-    assert losses[-1] > losses[0] + 0.1
-
-
-@pytest.mark.parametrize("name", ATTACKS)
-def test_named_attacks_break_more_than_their_start(name: str) -> None:
-    model, x, y = trained(300)
-    right = [r.sum().item() for _, r in ATTACKS[name].path(model, x, y)]
-    assert len(right) == ATTACKS[name].steps + 1 and right[-1] < 0.8 * right[0]
-
-
-def test_agrees_with_torchattacks() -> None:
-    """Robust accuracy within 0.3 points of an independent PGD, on a trained model."""
-    if "CI" not in os.environ:
-        pytest.importorskip("torchattacks", reason="`make test` installs torchattacks")
-    import torchattacks
-
-    model, x, y = trained(None)
-    for eps, a, start in ((8 / 255, 2 / 255, "uniform"), (4 / 255, 1 / 255, "clean")):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            theirs = torchattacks.PGD(model, eps=eps, alpha=a, steps=10,
-                                      random_start=start == "uniform")(x, y)
-        ours = PGD(eps, a, 10, start=start)(model, x, y)
-        mine, other = ((predict(model, z) == y).double().mean().item() for z in (ours, theirs))
-        assert 0.05 < mine < 0.95 and abs(mine - other) <= 0.003, (mine, other)
 
 
 # --- walk is the fold over path
@@ -209,13 +134,12 @@ def test_the_examples_of_the_fold_are_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("stop", [False, True])
-@pytest.mark.parametrize("extra", [0, 1, 2, 3])
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+@pytest.mark.parametrize("extra", [0, 1, 3])
+@pytest.mark.parametrize(("objective", "steps"), [("ce", 0), ("ce", 7), ("margin", 2), ("kl", 7)])
 def test_walk_is_the_fold_over_path(objective: str, extra: int, stop: bool, steps: int) -> None:
     attack, model, x, y = unsteady(steps, objective)
-    budgets = [{}, {"eps": torch.linspace(0, 0.4, 60), "step_size": torch.linspace(0.1, 0, 60)}]
-    for words in budgets:
+    each = {"eps": torch.linspace(0, 0.4, 60), "step_size": torch.linspace(0.1, 0, 60)}
+    for words in ({}, each):
         walk = attack.walk(model, x, y, extra=extra, stop=stop, generator=seeded(1), **words)
         oracle = fold(list(attack.path(model, x, y, generator=seeded(1), **words)), extra, stop)
         for field in dataclasses.fields(Walk):
@@ -231,7 +155,6 @@ def test_each_example_walks_alone() -> None:
     model, attack = Small().double(), PGD(0.1, 0.02, 5, start="clean")
     alone = torch.cat([attack(model, x[i : i + 1], y[i : i + 1]) for i in range(6)])
     assert_near(attack(model, x, y), alone)
-    assert torch.equal(attack(model, x, y), attack.walk(model, x, y).last)
 
 
 # --- what is left alone
@@ -255,8 +178,7 @@ CALLS: dict[str, Callable[..., object]] = {
 }
 
 
-@pytest.mark.parametrize("failing", [0, 1, 2, 4])
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize(("objective", "failing"), [("ce", 0), ("ce", 4), ("kl", 1), ("kl", 2)])
 @pytest.mark.parametrize("call", CALLS)
 def test_model_and_random_state_are_left_alone(call: str, objective: str, failing: int) -> None:
     """Also after an exception in the n-th forward pass."""
@@ -274,35 +196,21 @@ def test_the_callers_modes_and_gradients_do_not_matter() -> None:
     x, y = images(6), labels(6)
     want = PGD(0.1)(Small(), x, y)
     assert not torch.equal(want, x)
-    assert torch.equal(want, PGD(0.1)(Small(), x.clone().requires_grad_(), y))
-    assert torch.equal(PGD(0.1)(Small(dropout=0.9).train(), x, y), PGD(0.1)(Small(), x, y))
+    assert torch.equal(want, PGD(0.1)(Small(dropout=0.9).train(), x.clone().requires_grad_(), y))
     with torch.no_grad():
         assert torch.equal(want, PGD(0.1)(Small(), x, y)) and not torch.is_grad_enabled()
-    model = worn_model()
-    with left_alone(model), frozen(model), frozen(model):
-        assert not any(m.training for m in model.modules())
-        assert not any(p.requires_grad for p in model.parameters())
 
 
-# --- chance
-
-
-@pytest.mark.parametrize("attack", [PGD(0.1, start="uniform"), PGD(0.1, start="gaussian"),
+@pytest.mark.parametrize("attack", [PGD(0.1), PGD(0.1, start="gaussian"),
                                     PGD(0.1, start="clean", noise=0.05)])
 def test_the_generator_is_the_only_source_of_chance(attack: PGD) -> None:
-    model, x, y = Small(), images(6), labels(6)
-
-    def run(seed: int | None) -> Tensor:
-        torch.rand(3)
-        g = None if seed is None else seeded(seed)
-        return next(itertools.islice(attack.path(model, x, y, generator=g), 1, 2))[0]
-
-    assert torch.equal(run(1), run(1)) and torch.equal(run(None), run(None))
-    assert not torch.equal(run(1), run(2))
-    g = seeded(1)
-    with left_alone(model):
-        first, second = (attack(model, x, y, generator=g) for _ in range(2))
-    assert not torch.equal(first, second), "a generator moves on"
+    model, x, y, g = Small(), images(6), labels(6), seeded(1)
+    first, moved_on, again, other = (
+        next(itertools.islice(attack.path(model, x, y, generator=generator), 1, 2))[0]
+        for generator in (g, g, seeded(1), seeded(2)))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, moved_on) and not torch.equal(first, other)
+    assert torch.equal(attack(model, x, y), attack(model, x, y))
 
 
 # --- bad input
@@ -311,14 +219,13 @@ X, Y = images(4), labels(4)
 
 
 @pytest.mark.parametrize(("words", "say"), [
-    ({"eps": -0.1}, "from 0 to 1"), ({"eps": 8}, "8 / 255"), ({"eps": 10.0}, "images lie in"),
-    ({"eps": math.nan}, "eps is nan"), ({"eps": math.inf}, "eps is inf"),
-    ({"step_size": 2}, "step_size is 2"), ({"step_size": -1e-9}, "step_size"),
+    ({"eps": -0.1}, "from 0 to 1"), ({"eps": 8}, "8 / 255"), ({"eps": math.nan}, "eps is nan"),
+    ({"eps": math.inf}, "eps is inf"), ({"step_size": 2}, "step_size is 2"),
     ({"noise": -1}, "noise is -1"), ({"steps": -1}, "0 or more"), ({"steps": 2.5}, "whole number"),
     ({"objective": "hinge"}, "ce, kl, margin"), ({"start": "random"}, "clean, gaussian, uniform"),
-    ({"scale": (0.5, 0.0)}, "scale holds 0.0; every feature's scale must be a positive number"),
-    ({"scale": (math.inf,)}, "scale holds inf"),
-    ({"scale": (0.5,), "eps": -1.0}, "eps is -1; with a scale it must be a number from 0"),
+    ({"scale": (0.5, 0.0)}, "scale holds 0.0; give a positive"),
+    ({"scale": (math.inf,)}, "scale holds inf"), ({"scale": 0.5}, "scale holds None"),
+    ({"scale": (0.5,), "eps": -1.0}, "eps is -1; .*from 0 with a scale"),
     ({"scale": (0.5,), "eps": math.inf}, "eps is inf"),
 ])
 def test_an_attack_that_makes_no_sense(words: dict[str, Any], say: str) -> None:
@@ -327,22 +234,14 @@ def test_an_attack_that_makes_no_sense(words: dict[str, Any], say: str) -> None:
 
 
 @pytest.mark.parametrize(("x", "y", "words", "say"), [
-    (255 * X, Y, {}, r"\[0, 1\].*Divide bytes by 255"),
-    (X - 0.5, Y, {}, r"\[0, 1\]"),
-    (X.masked_fill(X > 0.9, torch.nan), Y, {}, "nan"),
-    ((255 * X).byte(), Y, {}, r"uint8.*float\(\) / 255"),
-    (X.numpy(), Y, {}, "ndarray"),
-    (torch.tensor(0.5), Y, {}, r"\[B, C, H, W\].*shape \(\)"),
+    (255 * X, Y, {}, r"\[0, 1\].*Divide pixels by 255"), (X - 0.5, Y, {}, r"\[0, 1\]"),
+    (X.masked_fill(X > 0.9, torch.nan), Y, {}, "nan"), ((255 * X).byte(), Y, {}, r"uint8.* / 255"),
+    (X.numpy(), Y, {}, "ndarray"), (torch.tensor(0.5), Y, {}, r"\[N, C, H, W\].*shape \(\)"),
     (X[:, :, :5], Y, {}, r"Small cannot take images of shape \(4, 1, 5, 6\)"),
-    (torch.cat([X, X], 1), Y, {}, r"Small cannot take images of shape \(4, 2, 6, 6\)"),
-    (X, Y[:3], {}, "4 whole numbers .*int64"),
-    (X, Y.float(), {}, "float32"),
-    (X, -Y, {}, "from 0"),
-    (X, Y.tolist(), {}, "list"),
-    (X, Y + 5, {}, r"Small gives logits of shape \(4, 3\), labels run to 7"),
-    (X, Y, {"eps": 8}, "8 / 255"),
-    (X, Y, {"eps": torch.tensor([0.1, 0.1, -0.1, 0.1])}, "eps is -0.1"),
-    (X, Y, {"eps": torch.full((3,), 0.1)}, "3 values for 4 images"),
+    (X, Y[:3], {}, "4 labels, a tensor of int64"), (X, Y.float(), {}, "float32"),
+    (X, -Y, {}, "from 0"), (X, Y.tolist(), {}, "list"),
+    (X, Y + 5, {}, r"shape \(4, 3\).*, labels run to 7"),
+    (X, Y, {"eps": 8}, "8 / 255"), (X, Y, {"eps": torch.full((3,), 0.1)}, "3 values for 4 images"),
     (X, Y, {"step_size": torch.tensor([0.1, torch.nan, 0.1, 0.1])}, "step_size is nan"),
 ])
 @pytest.mark.parametrize("call", ["__call__", "path", "walk"])
@@ -353,18 +252,13 @@ def test_bad_images_labels_and_budgets(call: str, x: Any, y: Any, words: dict[st
         list(getattr(PGD(0.1, steps=2), call)(model, x, y, **words))
 
 
-def test_an_error_inside_the_model_is_not_disguised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what looks like a wrong shape is put in other words."""
-    monkeypatch.setattr(Small, "forward", mock.Mock(side_effect=RuntimeError("out of memory")))
-    with pytest.raises(RuntimeError, match="out of memory"):
-        PGD()(Small(), X, Y)
-
-
-def test_good_images_pass_unchanged() -> None:
-    assert check_images(X, Y).data_ptr() == X.data_ptr()
+def test_the_rest_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PGD()(Small(), X[:0], Y[:0]).shape == (0, 1, 6, 6)
     with pytest.raises(CourseError, match="extra"):
         PGD().walk(Small(), X, Y, extra=-1)
+    monkeypatch.setattr(Small, "forward", mock.Mock(side_effect=RuntimeError("out of memory")))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        PGD()(Small(), X, Y)
 
 
 # --- tables
@@ -382,37 +276,19 @@ def test_a_scale_multiplies_budget_and_step_feature_by_feature() -> None:
     """z = clip(x + units * min(step, eps) * sign(gradient)): one step on a linear model."""
     model, x, y = table()
     units = torch.tensor(UNITS3, dtype=x.dtype)
-    for eps, step in ((2.0, 1.5), (3.0, 50.0)):
-        z = PGD(eps, step, 1, start="clean", scale=UNITS3)(model, x, y)
-        assert_near(z, (x + min(step, eps) * units * direction(model, y, (3,))).clamp(0, 1))
+    for eps, step, steps in ((2.0, 1.5, 1), (3.0, 50.0, 1), (3.0, 2.0, 4)):
+        z = PGD(eps, step, steps, start="clean", scale=UNITS3)(model, x, y)
+        reach = min(steps * step, eps) * units
+        assert_near(z, (x + reach * direction(model, y, (3,))).clamp(0, 1))
     even = PGD(0.2, 0.1, 3, scale=(1.0, 1.0, 1.0))
     assert torch.equal(even(model, x, y), PGD(0.2, 0.1, 3)(model, x, y))
 
 
-@pytest.mark.parametrize("start", STARTS)
-def test_no_iterate_leaves_the_scaled_ball_or_the_box(start: str) -> None:
-    model, x, y = table()
-    units, attack = torch.tensor(UNITS3, dtype=x.dtype), PGD(5.0, 2.0, 4, start=start, scale=UNITS3)
-    for z, _ in attack.path(model, x, y):
-        assert z.min() >= 0 and z.max() <= 1 and ((z - x).abs() <= 5 * units + 1e-12).all()
-    each = torch.linspace(0, 5, len(x), dtype=x.dtype)
-    z = attack.walk(model, x, y, eps=each, stop=True).last
-    assert ((z - x).abs() <= each[:, None] * units + 1e-12).all()
-
-
 def test_a_scale_that_does_not_fit() -> None:
-    with pytest.raises(CourseError, match=r"2 values.*\[B, 2\]; the input has the shape \(40, 3\)"):
+    with pytest.raises(CourseError, match=r"2 values, for a table \[B, 2\]; given: \(40, 3\)"):
         PGD(5.0, scale=(1.0, 1.0))(*table())
-    with pytest.raises(CourseError, match="Images take an attack"):
+    with pytest.raises(CourseError, match="Images take no scale"):
         PGD(5.0, scale=UNITS3)(Linear((1, 1, 3)), torch.rand(2, 1, 1, 3).double(), labels(2, 2))
-
-
-def test_checkpoints_know_an_attack_by_its_text() -> None:
-    """`scale` and `bf16` came later: at their defaults the text is as it was before."""
-    assert (repr(PGD()) == f"PGD(eps={8 / 255}, step_size={2 / 255}, steps=20, objective='ce', "
-            "start='uniform', noise=0.0)")
-    assert repr(PGD(3.0, scale=(0.5,), bf16=True)).endswith("noise=0.0, scale=(0.5,), bf16=True)")
-    assert PGD(noise=0.1).at(0.1) == PGD(0.1, noise=0.1)
 
 
 def test_the_kernel_leaves_scaled_attacks_alone() -> None:

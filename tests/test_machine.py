@@ -1,5 +1,5 @@
-"""The device, the kernels' one hook, and memory that is kept: the same work after `keep_memory`
-makes the system hand out (nearly) no page again."""
+"""The device, the kernels' hook, and memory that is kept, for which the system hands out no page
+again."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from course_lib.attacks import PGD
-from course_lib.machine import device, kernels
+from course_lib.machine import device, environment, kernels
 from tests.helpers import images, labels
 
 WORK = """
@@ -34,22 +34,20 @@ def output(*code: str, **more: str) -> list[str]:
                           check=True, env=env).stdout.split()
 
 
-def run(word: str, **more: str) -> tuple[str, int]:
-    said, faults = output(WORK, word, **more)
-    return said, int(faults)
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
 def test_pages_are_kept_unless_the_user_has_set_the_allocator() -> None:
-    (said, kept), (_, returned) = run("kept"), run("untouched")
-    assert said == "True" and kept < returned / 100 and returned > 9_000
-    assert run("kept", MALLOC_TOP_PAD_="0")[0] == "False"
+    (said, kept), (_, returned) = output(WORK, "kept"), output(WORK, "untouched")
+    assert said == "True" and int(kept) < int(returned) / 100 and int(returned) > 9_000
+    assert output(WORK, "kept", MALLOC_TOP_PAD_="0")[0] == "False"
 
 
-def test_the_device_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the device, and as part of the environment: whoever resumes elsewhere is told."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "one of some kind")
     for gpu, name in ((False, "cpu"), (True, "cuda")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
         assert device().type == name
+        assert environment().get("gpu") == ("one of some kind" if gpu else None)
 
 
 def test_the_kernels_come_when_asked_for() -> None:

@@ -104,10 +104,10 @@ def of(*words: Any, **names: Any) -> Callable[[], object]:
 
 
 DOORS: dict[str, tuple[Callable[[], object], str]] = {
-    "Split(numpy)": (lambda: Split(GREY, Y, THREE), r"ndarray and ndarray call Split.of\(x, y\)"),
-    "Split(numpy labels)": (lambda: Split(images(6), Y, THREE), "call Split.of"),
+    "Split(numpy)": (lambda: Split(GREY, Y, THREE), r"ndarray.* call Split.of\(x, y\)"),
+    "Split(numpy labels)": (lambda: Split(images(6), Y, THREE), "ndarray. Split.of"),
     "Split(no batch)": (lambda: Split(images(6)[:, 0, 0, 0], labels(6), THREE), r"\[N, C, H, W\]"),
-    "half": (lambda: Split(images(6).half(), labels(6), THREE), "float16; they must be bytes"),
+    "half": (lambda: Split(images(6).half(), labels(6), THREE), "bytes or float32 .*float16"),
     "negative labels": (of(GREY, Y - 1), r"from 0, one for each image; .* \[-1, 0, 1"),
     "labels beyond": (of(GREY, Y, classes=["a", "b"]), "there are 2 classes"),
     "wild labels": (of(GREY, Y + 10**12), "np.unique"), "NaN": (of(GREY * np.nan, Y), "nan"),
@@ -115,7 +115,7 @@ DOORS: dict[str, tuple[Callable[[], object], str]] = {
     "words": (of(GREY, ["a"] * 6), "list"),
     "one-hot": (of(GREY, np.eye(3)[Y]), r"6 images need 6 labels.*\(6, 3\)"),
     "normalised": (of(GREY / 100 - 1, Y), r"\[0, 1\].*leave out Normalize"),
-    "ints of 0 and 1": (of((GREY > 9).astype(int), Y), "int64; they must be bytes"),
+    "ints of 0 and 1": (of((GREY > 9).astype(int), Y), "bytes or float32 .*int64"),
     "lengths": (of(GREY, Y[:5]), "6 images need 6 labels"),
     "empty": (of(GREY[:0], Y[:0]), "Labels"),
     "an empty Dataset": (of(Pictures(abs, 0)), "without pairs"),
@@ -159,15 +159,9 @@ def test_c_a_sentence_says_what_to_give(name: str) -> None:
     assert len(str(caught.value)) < 600
 
 
-def test_c_what_works_now() -> None:
-    assert tiny_dataset().without("dog").classes == ("cat", "frog")
-    assert tiny_dataset().without(1).classes == ("cat", "frog")
-    assert sum(p.numel() for p in build("resnet18", large=True, classes=2).parameters()) > 10**7
-    assert integer(np.int64(3), "n", 1) == 3
-
-
 def test_c_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network's own words are its own business."""
+    assert sum(p.numel() for p in build("resnet18", large=True, classes=2).parameters()) > 10**7
     monkeypatch.setitem(MODELS, "mine", lambda classes=2, dropout=0.5: torch.nn.Dropout(dropout))
     assert build("mine", dropout=0.25).p == 0.25
     with pytest.raises(CourseError, match="classes of mine is 1"):
