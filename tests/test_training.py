@@ -474,8 +474,7 @@ def test_progress_says_where_it_goes_on(capfd: pytest.CaptureFixture[str]) -> No
     store.saves = {9: store.saves[9]}
     train(store=store, progress=True)
     shown = capfd.readouterr()
-    assert "resuming at epoch 2, batch 2 of 7 (43 %, about" in (shown.out
-        + shown.err).replace("43%", "43 %") and "21/21" in shown.err
+    assert "resuming at epoch 2, batch 2 of 7" in shown.out + shown.err and "21/21" in shown.err
     train(store=store, progress=True)
     assert "already finished: 3 epochs" in "".join(capfd.readouterr())
     run = train(progress=True, validate=validate)
