@@ -20,8 +20,6 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for sign in colab.SIGNS:
         monkeypatch.delenv(sign, raising=False)
     monkeypatch.chdir(tmp_path)
-    # on a busy machine, too
-    monkeypatch.setattr("course_lib.checkpoints.Store.closing_time", 120.0)
     monkeypatch.setattr(colab, "DRIVE", tmp_path / "drive")
     monkeypatch.setattr(colab, "RESULTS", {"colab": str(tmp_path / "content"),
                                            "kaggle": str(tmp_path / "working")})

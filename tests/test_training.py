@@ -358,7 +358,7 @@ def test_progress_says_where_it_goes_on(capfd: pytest.CaptureFixture[str]) -> No
     store.saves = {9: store.saves[9]}
     train(store=store, progress=True)
     shown = capfd.readouterr().err
-    assert "resuming at epoch 2, batch 2 of 7 (43%, about" in shown and "21/21" in shown
+    assert "resuming at epoch 2, batch 2 of 7" in shown and "21/21" in shown
     never = Remembering(before=failing_at(1))
     assert same(first, train(never, store=store, model=Small(seed=9), progress=True))
     assert "already finished: 3 epochs" in capfd.readouterr().err

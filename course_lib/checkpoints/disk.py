@@ -1,27 +1,27 @@
-"""Files that survive a power cut, and folders that hold checkpoints.
+"""Folders of checkpoints: one on this machine, and the mirror, which may be in Google Drive.
 
 A checkpoint is one file, `ckpt-<step>-<sha256>`. Its name gives the hash of its bytes, so a file
-that was cut short or damaged is recognised and never loaded.
+that was cut short or damaged is recognised and never loaded. The newest checkpoint has the most
+steps, whatever the clock says.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
-import itertools
 import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from course_lib.errors import CourseError
+from course_lib.files import sha256_of, within, write_new, write_together
 
-RECORD = "store.json"  # what a store was made from, for people and for `Store.open`
-MAX_BYTES = 4 << 30  # the largest checkpoint that is read at all
+RECORD = "store.json"  # what the checkpoints are of, for people and the explorer
+KEEP = 3  # so many of the newest that verify; older ones are deleted
 CHUNK = 1 << 20  # bytes that are read at once
-SPARES = 4  # how many second copies, "name (1)" .., are tried where a damaged file has the name
+SPARES = 4  # how many second names, "name (1)" .., are tried where a damaged file has the first
 NAME = re.compile(r"ckpt-(0|[1-9][0-9]{0,17})-([0-9a-f]{64})(?: \([0-9]{1,3}\))?")
 T = TypeVar("T")
 
@@ -30,129 +30,132 @@ class Damaged(CourseError):
     """A checkpoint that must not be loaded; the text is the reason."""
 
 
-class Key(NamedTuple):
-    """The name of a checkpoint. Keys sort by step: the newest has the most steps, whatever the
-    clock says."""
-
-    step: int
-    sha: str
-
-    def __str__(self) -> str:
-        return f"ckpt-{self.step}-{self.sha}"
-
-
 class Folder:
-    """A folder of checkpoints on one disk."""
-
-    keep = 3  # so many of the newest that verify; older ones are deleted
-    _count = itertools.count()
+    """A folder of checkpoints on this machine."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.disk: Any = os  # the system calls; tests put a disk here that fails, lies or stops
-        self.verdicts: dict[Key, bool] = {}  # what this process wrote or has read: does it verify?
+        self.verdicts: dict[str, bool] = {}  # does a file verify that was written or read here?
         self.chunks = 0  # how many were read
 
     def answer(self, call: Callable[[], T]) -> T:
         """What a call that reads this folder returns."""
         return call()
 
-    def failure(self, error: OSError) -> str:
-        """What a warning says when the folder cannot be read."""
-        return (f"{self.path} cannot be read ({error.strerror or error}): its checkpoints are not "
-                "used.")
-
-    def write_new(self, name: str, data: bytes) -> None:
-        """Write a file under a name that is free, and wait until the disk has it."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        file = self.disk.open(self.path / name, flags, 0o644)
-        try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self.disk.write(file, rest) :]
-            self.disk.fsync(file)
-        finally:
-            self.disk.close(file)
-
-    def write_atomic(self, name: str, data: bytes) -> None:
-        """Write a file so that at every moment the old one or the new one is complete."""
-        spare = f".tmp-{os.getpid()}-{next(self._count)}"
-        try:
-            self.write_new(spare, data)
-            self.disk.replace(self.path / spare, self.path / name)
-        except BaseException:  # nobody needs the spare, even after Ctrl-C
-            with suppress(OSError):  # the first error is the one to report
-                self.disk.unlink(self.path / spare)
-            raise
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file so that at every moment, and after a power cut, the old one or the new one
+        is complete."""
+        write_together({self.path / name: data}, self.disk)
         if os.name != "nt":  # Windows cannot open a folder
             file = self.disk.open(self.path, os.O_RDONLY)
             try:
                 self.disk.fsync(file)  # without it a power cut can undo the rename
             finally:
                 self.disk.close(file)
-
-    def write_once(self, name: str, data: bytes) -> None:
-        """Write a file without overwriting any, and read it back. OSError when it differs.
-
-        For a disk where a rename proves nothing. A damaged file that has the name stays; the bytes
-        go beside it.
-        """
-        for i in range(SPARES + 1):
-            copy = f"{name} ({i})" if i else name
-            with suppress(FileExistsError):  # from an earlier try, perhaps a good one
-                self.write_new(copy, data)
-            if self.read_file(copy) == data:
-                return
-        raise OSError(errno.EIO, "a file does not read back as it was written")
+        self.verdicts[name] = True
 
     def read_file(self, name: str) -> bytes:
-        """The bytes of a file, if they are not too many: one more than MAX_BYTES otherwise."""
         data = bytearray()
         with open(self.path / name, "rb", opener=self.disk.open) as file:
-            while chunk := file.read(min(CHUNK, MAX_BYTES + 1 - len(data))):
+            while chunk := file.read(CHUNK):
                 data += chunk
                 self.chunks += 1
         return bytes(data)
 
-    def copies(self) -> dict[Key, list[str]]:
-        """The files of each checkpoint: one, or more where Drive has made second copies."""
-        files: dict[Key, list[str]] = {}
-        with suppress(FileNotFoundError):
-            for name in sorted(self.disk.listdir(self.path)):
-                if match := NAME.fullmatch(name):
-                    files.setdefault(Key(int(match[1]), match[2]), []).append(name)
-        return files
+    def checkpoints(self) -> list[tuple[int, str]]:
+        """The step and name of each checkpoint. Drive may have second copies, "name (1)"."""
+        try:
+            matches = map(NAME.fullmatch, self.disk.listdir(self.path))
+        except FileNotFoundError:
+            return []
+        return [(int(match[1]), match[0]) for match in matches if match]
 
-    def read(self, key: Key, names: list[str]) -> bytes:
-        """The bytes of a checkpoint, from the first of its files where they hash to its name.
+    def read(self, name: str) -> bytes:
+        """The bytes of a checkpoint; Damaged if they do not hash to its name."""
+        data = self.read_file(name)
+        self.verdicts[name] = sha256_of(data) in name
+        if not self.verdicts[name]:
+            raise Damaged(f"its {len(data):,} bytes do not hash to its name: it is damaged")
+        return data
 
-        Damaged or OSError when there is no such file, FileNotFoundError when it was deleted.
-        """
-        reason: Exception = FileNotFoundError(str(key))
-        for name in names:
-            try:
-                data = self.read_file(name)
-            except OSError as error:
-                reason = error
-                continue
-            self.verdicts[key] = hashlib.sha256(data).hexdigest() == key.sha
-            if self.verdicts[key]:
-                return data
-            reason = Damaged(f"its {len(data):,} bytes do not hash to its name: it is damaged")
-        raise reason
-
-    def prune(self, *, truncate: bool = False) -> None:
-        """Delete older checkpoints. Drive's bin fills the quota: truncate first there."""
-        good, copies = 0, self.copies()
-        for key in sorted(copies, reverse=True):
-            if good < self.keep:
-                if key not in self.verdicts:
-                    with suppress(Damaged, OSError):
-                        self.read(key, copies[key])
-                good += self.verdicts.get(key, False)
-                continue
-            for name in copies[key]:
+    def prune(self) -> None:
+        """Delete what is older than the newest `KEEP` that verify."""
+        good: set[str] = set()
+        for _, name in sorted(self.checkpoints(), reverse=True):
+            if len(good) == KEEP:
                 with suppress(FileNotFoundError):  # another writer was quicker
-                    if truncate and not os.path.islink(self.path / name):
-                        self.disk.truncate(self.path / name, 0)
-                    self.disk.unlink(self.path / name)
+                    self.delete(self.path / name)
+            else:
+                if name not in self.verdicts:
+                    with suppress(Damaged, OSError):
+                        self.read(name)
+                good |= {name.partition(" ")[0]} if self.verdicts.get(name) else set()
+
+    def delete(self, path: Path) -> None:
+        self.disk.unlink(path)
+
+
+class Mirror(Folder):
+    """A second folder, slower and less reliable. In Colab it is in Google Drive.
+
+    There a write reaches this machine first and Drive later, a rename proves nothing, a name can
+    exist twice, deleted files fill the quota, and at any moment the folder may be full, unreachable
+    or gone. So a copy never overwrites a file, is read back, and only then older ones are deleted;
+    and training does not wait for a disk that gives no sign of life.
+    """
+
+    patience = 20.0  # seconds without an answer or a byte, until training goes on without it
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.record = b""  # the text of store.json, written before the first checkpoint
+        self._home: tuple[Path, int] | None = None  # a folder that Drive made, and its disk
+        self._busy = False
+        with suppress(OSError):  # found when something is written
+            self.answer(self._find_home)
+
+    def answer(self, call: Callable[[], T]) -> T:
+        """What a call returns. TimeoutError where the disk is silent; the call may end later, and
+        until then every other one is refused at once."""
+        def ending() -> T:
+            try:
+                return call()
+            finally:
+                self._busy = False
+
+        if self._busy:
+            raise TimeoutError(errno.ETIMEDOUT, f"no answer in {self.patience:g} s")
+        self._busy = True
+        return within(self.patience, ending, lambda: self.chunks)
+
+    def _find_home(self) -> None:
+        home = next(parent for parent in self.path.absolute().parents if parent.is_dir())
+        self._home = home, home.stat().st_dev
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file without overwriting any, and read it back. OSError when it differs.
+
+        Every step may be repeated. A damaged file that has the name stays; the bytes go beside it.
+        """
+        if self._home is None:
+            self._find_home()
+        elif os.stat(self._home[0]).st_dev != self._home[1]:  # an unmounted Drive is a local folder
+            raise OSError(errno.ENOTCONN, f"{self._home[0]} is not there any more")
+        self.disk.makedirs(self.path, exist_ok=True)
+        if self.record:
+            with suppress(FileExistsError):
+                write_new(self.path / RECORD, self.record, self.disk)
+            self.record = b""
+        for copy in (name, *(f"{name} ({i + 1})" for i in range(SPARES))):
+            with suppress(FileExistsError):  # from an earlier try, perhaps a good one
+                write_new(self.path / copy, data, self.disk)
+            if self.read_file(copy) == data:
+                self.verdicts[copy] = True
+                return
+        raise OSError(errno.EIO, "a file does not read back as it was written")
+
+    def delete(self, path: Path) -> None:
+        if not os.path.islink(path):
+            self.disk.truncate(path, 0)  # Drive's bin fills the quota
+        super().delete(path)

@@ -16,7 +16,6 @@ import math
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -31,7 +30,6 @@ LIBRARIES = {*sys.stdlib_module_names, "torch", "torchvision", "numpy"}  # their
 CONSTANT = (type(None), bool, int, float, str, tuple, frozenset, Tensor, type, FunctionType)
 ATOMS = (torch.dtype, torch.device, torch.memory_format, BuiltinFunctionType, ModuleType, PurePath,
          bytes, complex)
-GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 HIDDEN = ("func", "args", "keywords", "__func__", "__self__")  # fields of partials and methods
 
 
@@ -94,56 +92,50 @@ class _Reader:
 
     def object(self, thing: Any) -> Any:
         """An object by its class and fields; data by its hash; a network by layers and weights."""
-        if isinstance(thing, Split | Dataset):
-            parts = [thing] if isinstance(thing, Split) else [thing.train, thing.val, thing.test]
-            return [split.digest() for split in parts]
+        match thing:
+            case Split():
+                return thing.digest()
+            case Dataset():
+                return [split.digest() for split in (thing.train, thing.val, thing.test)]
+            case CodeType():
+                return [thing.co_code.hex(), *thing.co_names, *map(self.plain, thing.co_consts)]
+            case nn.Module():
+                return {**self.layers(thing), "weights": weights(thing.state_dict())}
         if isinstance(thing, Tensor) or hasattr(thing, "tobytes"):  # NumPy's
             return _digest(torch.as_tensor(thing))
-        if isinstance(thing, CodeType):
-            return [thing.co_code.hex(), *thing.co_names, *map(self.plain, thing.co_consts)]
         if isinstance(thing, ATOMS):
             return getattr(thing, "__name__", None) or str(thing)
-        if isinstance(thing, nn.Module):
-            return {**self.layers(thing), "weights": weights(thing.state_dict())}
-        names = {*getattr(thing, "__dataclass_fields__", ()), *getattr(thing, "__dict__", ()),
-                 *HIDDEN}
         if id(thing) in self.met:  # a ring
             return type(thing).__name__
         self.met[id(thing)] = thing
-        held = {n: self.plain(getattr(thing, n)) for n in sorted(names) if hasattr(thing, n)
-                and not isinstance(getattr(type(thing), n, None), cached_property)}
+        names = {*getattr(thing, "__dataclass_fields__", ()), *getattr(thing, "__dict__", ()),
+                 *HIDDEN}
+        held = {n: self.plain(getattr(thing, n)) for n in sorted(names) if hasattr(thing, n)}
         del self.met[id(thing)]
         return {"": getattr(thing, "__qualname__", None) or self.source(type(thing)), **held}
 
     def layers(self, model: nn.Module) -> dict[str, Any]:
         """A network module by module: its class and its settings, such as a dropout's p."""
-        settings = {name: {k: self.plain(v) for k, v in vars(m).items()
-                           if not k.startswith("_") and k != "training"}
-                    for name, m in model.named_modules()}
-        return {name: self.source(type(m)) + json.dumps(settings[name])
-                for name, m in model.named_modules()}
+        return {name: self.source(type(m)) + json.dumps(
+            {k: self.plain(v) for k, v in vars(m).items() if k[0] != "_" and k != "training"})
+            for name, m in model.named_modules()}
 
     def source(self, thing: Any, home: str = "") -> str:
         """The name of a class or function. Its source is read if it is no library's, and of this
         library's only what an object is made of, or what the same file holds."""
         module, name = str(thing.__module__), thing.__name__
-        if id(thing) in self.met:
-            return name
-        self.met[id(thing)] = thing
-        root = module.partition(".")[0]
-        if module == home or root not in LIBRARIES | {"course_lib" if home else ""}:
-            kind, read = ("class", self.members) if isinstance(thing, type) else (
-                "function", self.function)
-            word = f"the source of {kind} {name}"
+        library = module.partition(".")[0] in LIBRARIES | {"course_lib" if home else ""}
+        if id(thing) not in self.met and (module == home or not library):
+            self.met[id(thing)] = thing
+            read = self.members if isinstance(thing, type) else self.function
+            word = f"the source of {name}"
             self.sources[word] = _hash([self.sources.get(word), read(thing)])
-        return name if home == "" else f"{module}.{name}"
+        return name
 
     def members(self, cls: type) -> list[Any]:
         """A class by its bases, methods and constants; what __init__ does shows in the fields."""
-        fields = getattr(cls, "__dataclass_fields__", {})
         own = {n: getattr(v, "__func__", getattr(v, "fget", getattr(v, "func", v)))
-               for n, v in vars(cls).items()
-               if n == "__call__" or not (n.startswith("__") or n in fields)}
+               for n, v in vars(cls).items() if n == "__call__" or not n.startswith("__")}
         return [[self.plain(base) for base in cls.__bases__], *(
             [n, self.function(v) if isinstance(v, FunctionType) else self.plain(v, cls.__module__)]
             for n, v in own.items() if _constant(n, v))]
@@ -157,12 +149,12 @@ class _Reader:
             text = ""
         if not text or "<lambda>" in code.co_name:  # whose line holds other things, too
             text = self.plain(code)
-        cells = inspect.getclosurevars(f).nonlocals
         self.names |= _names(code)
-        names = {n: f.__globals__[n] for n in sorted(_names(code, GLOBAL)) if n in f.__globals__}
-        return [text, *([n, self.plain(v, home)] for held, home in (
-            ({"defaults": f.__defaults__, "kwdefaults": f.__kwdefaults__ or None}, ""),
-            (cells, ""), (names, f.__module__)) for n, v in held.items() if _constant(n, v))]
+        used = {n: f.__globals__[n] for n in _names(code, "LOAD_GLOBAL") if n in f.__globals__}
+        used |= {"defaults": f.__defaults__, "kwdefaults": f.__kwdefaults__ or None}
+        used |= inspect.getclosurevars(f).nonlocals
+        return [text, *([n, self.plain(v, f.__module__)] for n, v in sorted(used.items())
+                        if _constant(n, v))]
 
 
 def _constant(name: str, value: Any) -> bool:
@@ -171,11 +163,11 @@ def _constant(name: str, value: Any) -> bool:
     return name.isupper() or frozen or isinstance(value, CONSTANT)
 
 
-def _names(code: CodeType, kinds: tuple[str, ...] = ()) -> set[str]:
-    """The names that some code uses: all of them, or those in operations of these kinds."""
-    inner = [_names(c, kinds) for c in code.co_consts if isinstance(c, CodeType)]
+def _names(code: CodeType, operation: str = "") -> set[str]:
+    """The names that some code uses: all of them, or those in one kind of operation."""
+    inner = [_names(c, operation) for c in code.co_consts if isinstance(c, CodeType)]
     return {str(i.argval) for i in dis.get_instructions(code)
-            if not kinds or i.opname in kinds}.union(*inner)
+            if i.opname.startswith(operation)}.union(*inner)
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:

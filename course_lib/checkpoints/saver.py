@@ -34,7 +34,6 @@ class Saver:
         self.asked, self.every = every, 60.0 if every is None else every
         self.stopped = False
         self.handlers: dict[int, Any] = {}
-        self.requires_grad = [(p, p.requires_grad) for p in t.model.parameters()]
         with t.group.together():
             if self.store is not None:
                 self.open(fresh)
@@ -61,8 +60,7 @@ class Saver:
         A stopped call leaves its model as the newest checkpoint has it. Called again with that
         model, it began where the checkpoint says.
         """
-        given: Any = self.store
-        mine, word = identity(self.t), "the initial weights"
+        given, mine, word = self.store, identity(self.t), "the initial weights"
         for self.store in [given.fresh()] if fresh else [*given.siblings(), given]:
             try:
                 return self.claim(mine)
@@ -80,18 +78,13 @@ class Saver:
         self.t.identity, self.t.began = mine, mine["the initial weights"]
 
     def start(self) -> str:
-        """saving in runs/exp1; resuming at epoch 7, batch 212 of 480 (61 %, about 2 min left)"""
-        t, total = self.t, self.t.epochs * self.t.batches
-        saving = f"saving in {place}" if (place := getattr(self.store, "dir", None)) else ""
-        if not t.position():
-            return saving
-        if t.position() >= total:
+        """saving in runs/exp1; resuming at epoch 7, batch 212 of 480"""
+        t, done = self.t, self.t.position()
+        if done == self.bar.total:
             return f"already finished: {t.epochs} epochs"
-        left = t.seconds / t.position() * (total - t.position())
-        time_left = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
-        return (saving and saving + "; ") + (
-            f"resuming at epoch {t.epoch + 1}, batch {t.batch} of {t.batches} "
-            f"({t.position() / total:.0%}, about {time_left} left)")
+        words = [f"saving in {self.store.dir}"] if hasattr(self.store, "dir") else []
+        words += [f"resuming at epoch {t.epoch + 1}, batch {t.batch} of {t.batches}"] * (done > 0)
+        return "; ".join(words)
 
     def __enter__(self) -> Saver:
         if threading.current_thread() is threading.main_thread():
@@ -118,13 +111,14 @@ class Saver:
         t = self.t
         if self.bar.disable or not t.position():
             return
-        rows = t.reports or (t.history[-1]["validation"] if t.history else [])
-        loss = t.loss_sum / t.batch if t.batch else t.history[-1]["loss"]
-        self.bar.set_description_str(f"{t.method.name}, epoch {min(t.epoch + 1, t.epochs)}/"
-                                     f"{t.epochs}", refresh=False)
-        self.bar.set_postfix_str(", ".join([
-            f"loss {loss:.3f}", *(f"worst class {max(row['rob']):.0%}" for row in rows[:1]),
-            *([self.store.status] if self.store is not None else [])]), refresh=False)
+        last = t.history[-1] if t.history else {"validation": []}
+        loss = t.loss_sum / t.batch if t.batch else last["loss"]
+        words = [f"loss {loss:.3f}", *(f"worst class {max(row['rob']):.0%}"
+                                       for row in (t.reports or last["validation"])[:1])]
+        epoch = f"{t.method.name}, epoch {min(t.epoch + 1, t.epochs)}/{t.epochs}"
+        self.bar.set_description_str(epoch, refresh=False)
+        words += [self.store.status] if self.store else []
+        self.bar.set_postfix_str(", ".join(words), refresh=False)
 
     def save(self) -> None:
         """A save that fails warns; training goes on, and the last good checkpoint stays."""
@@ -152,8 +146,6 @@ class Saver:
         finally:
             for number, handler in self.handlers.items():
                 signal.signal(number, handler)
-            for p, wanted in self.requires_grad:
-                p.requires_grad_(wanted)
             self.bar.close()
             if self.store is not None:
                 self.store.close()

@@ -23,7 +23,7 @@ from course_lib.errors import CourseError
 from course_lib.methods.base import Method, Step
 from course_lib.methods.pgd_at import PGDAT, Natural
 from course_lib.training import Optim, fit
-from tests.faults.shims import KillingDisk, make_state
+from tests.faults.shims import RUN, KillingDisk, make_state
 
 EPOCHS, BATCH, IMAGES = 4, 8, 60  # the last batch of an epoch is a short one
 
@@ -118,10 +118,11 @@ def train(folder: str | None, name: str, log: str, out: str, save_every: float) 
 def save_and_die(folder: str, step: int, at: int, when: str, mirror: str | None = None) -> None:
     """Save once, and be killed at a call of it; of the mirror's, when there is one."""
     store = Store(folder, mirror)
-    store.open({"run": 1}, {})
+    store.open(*RUN)
+    if store.mirror:
+        store.mirror.record = b""  # it has one
     (store.mirror or store.folder).disk = KillingDisk(at, when)
     store.save(step, make_state(step))
-    store.close()
 
 
 def write_many(folder: str, who: int, first: int, saves: int) -> None:
@@ -134,7 +135,7 @@ def write_many(folder: str, who: int, first: int, saves: int) -> None:
 def hold(folder: str, ready: str) -> None:
     """Hold the lock until killed."""
     store = Store(folder)
-    store.open({"run": 1}, {})
+    store.open(*RUN)
     store.save(1, make_state(1))
     Path(ready).touch()
     time.sleep(60)

@@ -23,6 +23,7 @@ from course_lib.checkpoints import Store
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 CHILDREN = multiprocessing.get_context("forkserver")
 CHILDREN.set_forkserver_preload(["pytest", "tests.faults.warm"])
+RUN: tuple[Any, Any] = ({"run": 1}, {})
 ERRORS = (errno.ENOSPC, errno.EIO, errno.ENOTCONN, errno.EACCES)
 
 
@@ -88,8 +89,7 @@ def end(child: Any, *, kill: bool = False) -> int:
 
 
 class WatchedDisk:
-    """The calls of `os`, each of which passes through `before` and `after`, with a number and a
-    name."""
+    """The calls of `os`; each passes through `before` and `after`, with a number and a name."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -105,19 +105,18 @@ class WatchedDisk:
 
         return call
 
-    def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:
-        pass
+    def before(self, number: int, name: str, args: tuple[Any, ...]) -> None: ...
 
-    def after(self, number: int, name: str, args: tuple[Any, ...]) -> None:
-        pass
+    def after(self, number: int, name: str, args: tuple[Any, ...]) -> None: ...
 
 
 def filled(folder: Path, mirror: Path | None = None) -> Store:
-    """A store with three checkpoints, so that the next save also prunes."""
+    """A store with three checkpoints of `RUN`, so that the next save also prunes."""
     store = Store(folder, mirror)
+    store.open(*RUN)
     for step in range(3):
         store.save(step, make_state(step))
-        assert store.mirror is None or store.mirror.close(60)
+    store.close()
     return store
 
 
@@ -126,8 +125,13 @@ def calls_of_a_save(folder: Path, *, mirror: bool = False) -> list[str]:
     store = filled(folder / "dry", folder / "dry mirror" if mirror else None)
     disk = (store.mirror or store.folder).disk = WatchedDisk()
     store.save(3, make_state(3))
-    store.close()
     return disk.seen
+
+
+def half(name: str, args: tuple[Any, ...]) -> None:
+    """The first half of a write arrives."""
+    if name == "write":
+        os.write(args[0], args[1][: len(args[1]) // 2])
 
 
 class FailingDisk(WatchedDisk):
@@ -139,8 +143,7 @@ class FailingDisk(WatchedDisk):
 
     def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:
         if number == self.at or (self.stays and number > self.at):
-            if name == "write":
-                os.write(args[0], args[1][: len(args[1]) // 2])  # the first half arrives
+            half(name, args)
             if name == "close":
                 os.close(args[0])
             raise OSError(self.code, os.strerror(self.code))
@@ -154,9 +157,8 @@ class KillingDisk(WatchedDisk):
         self.at, self.when = at, when
 
     def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:
-        if number == self.at and self.when == "half" and name == "write":
-            os.write(args[0], args[1][: len(args[1]) // 2])
         if number == self.at and self.when in ("before", "half"):
+            half(name if self.when == "half" else "", args)
             os.kill(os.getpid(), signal.SIGKILL)
 
     def after(self, number: int, name: str, args: tuple[Any, ...]) -> None:
@@ -265,11 +267,8 @@ class LyingDisk:
 
 def stand_in(patch: pytest.MonkeyPatch, mount: Callable[[str], object]) -> None:
     """google.colab as far as the course uses it: drive.mount(place)."""
-    google, package, drive = types.ModuleType("google"), types.ModuleType(
-        "google.colab"), types.ModuleType("google.colab.drive")
-    drive.mount = mount  # type: ignore[attr-defined]
-    package.drive = drive  # type: ignore[attr-defined]
-    google.colab = package  # type: ignore[attr-defined]
+    google, package, drive = map(types.ModuleType, ("google", "google.colab", "google.colab.drive"))
+    vars(drive)["mount"], vars(package)["drive"], vars(google)["colab"] = mount, drive, package
     for module in (google, package, drive):
         patch.setitem(sys.modules, module.__name__, module)
 

@@ -19,7 +19,7 @@ from course_lib.lab.publish import publish
 from course_lib.models import build
 from course_lib.tables import list_models
 from course_lib.zoo import load_model, manifest
-from tests.faults.shims import calls_of_a_save, end, filled, make_state, newest, share, start
+from tests.faults.shims import RUN, calls_of_a_save, end, filled, make_state, newest, share, start
 from tests.helpers import THREE, report
 
 KILLS = 200
@@ -108,31 +108,29 @@ def test_killed_training_ends_with_the_same_bits(undisturbed: dict[str, Any], fo
             if log and start_of_next is not None:
                 check_lost(log, start_of_next, every)
         run += 1
-    print(f"{name}: {kills} kills, {in_save} inside a save, {run} trainings")
 
 
-def moments(calls: list[str]) -> list[tuple[int, str]]:
+def moments(folder: Path, *, mirror: bool = False) -> list[tuple[int, str]]:
     """When a process is killed: before and after each call, and in the middle of a write."""
-    return [(at, when) for at, call in enumerate(calls)
+    return [(at, when) for at, call in enumerate(calls_of_a_save(folder, mirror=mirror))
             for when in ("before", "after", *(["half"] if call == "write" else []))]
 
 
 def test_kill_at_each_step_of_a_save(folder: Path) -> None:
-    for at, when in moments(calls_of_a_save(folder)):
+    for at, when in moments(folder):
         place = filled(folder / f"{at}{when}").dir
         best = 2
         for step in range(3, 3 + share(10)):
             assert end(start("save_and_die", folder=str(place), step=step, at=at,
                              when=when)) == -signal.SIGKILL
-            found = newest(place)
-            assert found in (best, step)
+            assert (found := newest(place)) in (best, step)
             best = found
         store = Store(place)
-        store.open({"run": 1}, {})  # the dead one's lock is no hindrance
+        store.open(*RUN)  # the dead one's lock is no hindrance
         store.save(100, make_state(100))
         store.close()
         assert newest(place) == 100
-        assert not list(place.glob(".tmp-*"))
+        assert not list(place.glob(".part-*"))
 
 
 def test_a_killed_publisher_leaves_a_folder_that_can_be_read(folder: Path) -> None:
@@ -156,7 +154,7 @@ def test_a_killed_publisher_leaves_a_folder_that_can_be_read(folder: Path) -> No
 
 def test_kill_at_each_step_of_a_copy(folder: Path) -> None:
     """The machine is gone with its disk: what the mirror verified before is found there."""
-    for at, when in moments(calls_of_a_save(folder, mirror=True)):
+    for at, when in moments(folder, mirror=True):
         filled(folder / f"local {at}{when}", mirror := folder / f"mirror {at}{when}")
         words = {"folder": str(folder / f"new machine {at}{when}"), "mirror": str(mirror)}
         assert end(start("save_and_die", step=3, at=at, when=when, **words)) == -signal.SIGKILL

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 import torch
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -110,7 +108,7 @@ EDITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         ATTACK, bf16=True))}, "method.attack.bf16 is True"),
     "a3: the initial weights": ({}, {"model": network(seed=5)}, "the initial weights changed"),
     "a4: the loss": (WRITTEN, {"method": of(LOSS.format(1, 1, 2))()},
-                     "the source of class Written changed"),
+                     "the source of Written changed"),
     "a4: a helper of the loss": (WRITTEN, {"method": of(LOSS.format(1, 2, 1))()}, "helper changed"),
     "a4: a constant of the loss": (WRITTEN, {"method": of(LOSS.format(2, 1, 1))()}, "Written chan"),
     "h15: an activation": ({}, {"model": network(lambda m: setattr(m, "act", torch.relu))},
@@ -124,8 +122,8 @@ EDITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         m.conv, "padding_mode", "circular"))}, "model.conv is .*circular"),
     "h15: a frozen layer": ({}, {"model": network(
         lambda m: m.conv.weight.requires_grad_(False))}, "the frozen parameters is .*conv.weight"),
-    "h15: validation data": ({}, {"validate": checks(OTHER_VAL)}, "the source of .*validate chan"),
-    "h15: validation attack": ({}, {"validate": checks(eps=0.2)}, "the source of .*validate chan"),
+    "h15: validation data": ({}, {"validate": checks(OTHER_VAL)}, "the source of validate chan"),
+    "h15: validation attack": ({}, {"validate": checks(eps=0.2)}, "the source of validate chan"),
     "h15: no validation": ({}, {"validate": None}, "validate is not given"),
     "h15: other validation": ({}, {"validate": lambda m, at: None}, "validate is '<lambda>'"),
     "the data": ({}, {"data": TRAIN.masked(3)}, "the training data changed"),
@@ -171,19 +169,12 @@ def frl(part: str = "", **other: Any) -> dict[str, Any]:
             "method": METHODS["frl"](attack=attack, **(other if part == "method" else {}))}
 
 
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("begun")
-    go(Store(place), **frl())
-    return place
-
-
-@hypothesis.settings(max_examples=30, deadline=None, derandomize=True)
-@hypothesis.given(st.sampled_from([(part, word) for part in OTHER for word in OTHER[part]]))
-def test_any_edited_field_is_refused(begun: Path, edit: tuple[str, str]) -> None:
-    part, word = edit
-    with pytest.raises(CourseError, match=rf"{part}\.{word} is .*fresh=True"):
-        go(Store(begun), **frl(part, **{word: OTHER[part][word]}))
+def test_any_edited_field_is_refused(tmp_path: Path) -> None:
+    go(Store(tmp_path), **frl())
+    for part, fields in OTHER.items():
+        for word, value in fields.items():
+            with pytest.raises(CourseError, match=rf"{part}\.{word} is .*fresh=True"):
+                go(Store(tmp_path), **frl(part, **{word: value}))
 
 
 def test_a_stopped_cell_runs_again_with_the_model_that_it_left(tmp_path: Path) -> None:
@@ -199,9 +190,9 @@ def test_a_stopped_cell_runs_again_with_the_model_that_it_left(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         go(Store(tmp_path), epochs=2, model=model, copied=False, validate=stop)
     assert not same_weights(model, network())
-    again = go(Store(tmp_path), epochs=2, model=model, copied=False, validate=stop)
-    assert same_weights(again.model, wanted.model) and again.history == wanted.history
-    go(Store(tmp_path), epochs=2, model=model, copied=False, validate=stop)  # it is finished
+    for _ in range(2):  # then it is finished
+        again = go(Store(tmp_path), epochs=2, model=model, copied=False, validate=stop)
+        assert same_weights(again.model, wanted.model) and again.history == wanted.history
     with pytest.raises(CourseError, match="optim.lr is 0.5"):
         go(Store(tmp_path), epochs=2, model=model, validate=stop, optim=Optim(lr=0.5, batch=4))
 
@@ -213,15 +204,13 @@ def test_d_a_training_goes_on_for_more_epochs(name: str, tmp_path: Path) -> None
         done = go(Store(tmp_path), epochs, method=method)
     wanted = go(None, 3, method=method)
     assert same_weights(done.model, wanted.model) and done.history == wanted.history
+    assert not any(m.training for m in done.model.modules())  # a8
     with pytest.raises(CourseError, match="3 epochs, and epochs=2 asks for fewer"):
         go(Store(tmp_path), 2, method=method)
-
-
-@pytest.mark.parametrize("name", ["fat", "gairat"])
-def test_d_but_not_with_a_method_that_plans_with_their_number(name: str, tmp_path: Path) -> None:
-    go(Store(tmp_path), 1, method=METHODS[name]())
-    with pytest.raises(CourseError, match="epochs is 2, was 1"):
-        go(Store(tmp_path), 2, method=METHODS[name]())
+    for plans in ("fat", "gairat"):  # with the number of epochs
+        go(Store(tmp_path / plans), 1, method=METHODS[plans]())
+        with pytest.raises(CourseError, match="epochs is 2, was 1"):
+            go(Store(tmp_path / plans), 2, method=METHODS[plans]())
 
 
 def test_the_identity_is_the_same_in_another_process() -> None:
@@ -241,6 +230,7 @@ def test_the_identity_is_the_same_in_another_process() -> None:
 def test_an_older_checkpoint_is_refused_in_plain_words(tmp_path: Path) -> None:
     store = Store(tmp_path / "run")
     store.open({"format": 1, "method": "PGDAT()", "seed": 0}, {})
+    store.save(1, {"model": {}})
     store.close()
     with pytest.raises(CourseError, match="was written by another version of the course.*fresh=T"):
         go(Store(tmp_path / "run"))
@@ -265,10 +255,6 @@ def test_a5_validate_is_called_once_an_epoch_and_changes_nothing(name: str) -> N
     assert seen == [(0, 3), (1, 3), (2, 3)]
     assert [len(h["validation"]) for h in checked.history] == [1, 1, 1]
     assert [h["loss"] for h in checked.history] == [h["loss"] for h in plain.history]
-
-
-def test_a8_fit_returns_the_model_in_eval_mode() -> None:
-    assert not any(m.training for m in go(None).model.modules())
 
 
 def test_a9_a_second_class_of_a_name_is_refused_and_a_cell_may_run_again() -> None:
@@ -335,9 +321,9 @@ def test_a4_a_finished_recipe_says_that_its_code_changed(tmp_path: Path,
     first = shell()
     assert first["made_from"]["identity"]["method"] == "Written"
     put(2)
-    with pytest.warns(UserWarning, match="was trained before the source of class Written changed"):
+    with pytest.warns(UserWarning, match="was trained before the source of Written changed"):
         assert shell()["history"] == first["history"]
-    with pytest.raises(CourseError, match="the source of class Written changed.*--fresh"):
+    with pytest.raises(CourseError, match="the source of Written changed.*--fresh"):
         run("tiny/first", 0, tmp_path, progress=False)
     second = shell(fresh=True)
     assert second["history"] != first["history"]

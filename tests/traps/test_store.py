@@ -17,13 +17,10 @@ import pytest
 import torch
 
 from course_lib.checkpoints import SaveError, Store
-from course_lib.checkpoints.mirror import Mirror
+from course_lib.checkpoints.disk import Mirror
 from course_lib.errors import CourseError
-from tests.faults.conftest import patient  # noqa: F401
-from tests.faults.shims import ERRORS, FailingDisk, WatchedDisk, filled, make_state, newest
+from tests.faults.shims import ERRORS, RUN, FailingDisk, WatchedDisk, filled, make_state, newest
 from tests.faults.test_damage import by_torch_save, forged
-
-RUN: tuple[Any, Any] = ({"run": 1}, {})
 
 
 @pytest.mark.parametrize("code", ERRORS, ids=os.strerror)
@@ -31,19 +28,15 @@ def test_h5_a_failing_local_disk_still_feeds_the_mirror(tmp_path: Path, code: in
     store = filled(tmp_path / "here", tmp_path / "there")
     assert store.mirror
     store.folder.disk = FailingDisk(0, code, stays=True)
-    with pytest.raises(SaveError, match=f"Step 3 is not saved in .*here: {os.strerror(code)}. It "
-                                        "is copied to .*there only"):
+    with pytest.raises(SaveError, match=f"Step 3 is not saved in .*here: {os.strerror(code)}. Make "
+                                        "space"):
         store.save(3, make_state(3))
-    assert store.mirror.close(60)
     assert store.status == f"not saved locally: {os.strerror(code)}, on Drive, verified"
     assert (newest(tmp_path / "here"), newest(tmp_path / "there")) == (2, 3)
     store.mirror.disk = FailingDisk(0, code, stays=True)
-    for step in (4, 5):  # that the mirror fails is known some time after it was asked
-        with pytest.raises(SaveError) as error:
-            store.save(step, make_state(step))
-        store.mirror.close(60)
-    assert f"The copy in {store.mirror.path} fails, too: {os.strerror(code)}." in str(error.value)
-    with pytest.warns(UserWarning, match="step 5, is neither in .*here nor in .*there|copy in"):
+    with pytest.raises(SaveError, match=f"The copy in .*there fails .{os.strerror(code)}"):
+        store.save(4, make_state(4))
+    with pytest.warns(UserWarning, match="step 4, is not saved locally: .*, but not in .*there"):
         store.close()
 
 
@@ -58,7 +51,9 @@ class Full(WatchedDisk):
 @pytest.mark.parametrize("mirror", [None, "good", "bad"])
 def test_h6_with_nowhere_to_save_a_training_does_not_begin(tmp_path: Path, mirror: str | None
                                                            ) -> None:
-    store = Store(tmp_path / "here", None if mirror is None else tmp_path / "there")
+    (tmp_path / "file").write_text("")
+    place = {None: None, "good": tmp_path / "there", "bad": tmp_path / "file" / "there"}[mirror]
+    store = Store(tmp_path / "here", place)
     store.folder.disk = Full()
     if mirror == "good":
         with pytest.warns(UserWarning, match="No space.*Checkpoints are saved in .*there only"):
@@ -68,10 +63,9 @@ def test_h6_with_nowhere_to_save_a_training_does_not_begin(tmp_path: Path, mirro
         store.close()
         assert newest(tmp_path / "there") == 1
         return
-    if store.mirror:
-        store.mirror.disk = Full()
-    with pytest.raises(CourseError, match="Nothing of this training could be saved: .*No space.*, "
-                       "and (No space left on device|there is no second folder). Make space"):
+    with (pytest.raises(CourseError, match="Nothing of this training could be saved: .*No space|"
+                        "Cannot write .*there .Not a directory"), warnings.catch_warnings()):
+        warnings.simplefilter("ignore")  # "bad" cannot be read either
         store.open(*RUN)
 
 
@@ -99,39 +93,40 @@ def test_h7_a_mirror_that_hangs_is_a_warning(tmp_path: Path, monkeypatch: pytest
                                              ) -> None:
     """When training starts, too. When it answers again, it gets the newest checkpoint."""
     monkeypatch.setattr(Mirror, "patience", 0.1)
-    filled(tmp_path / "here", tmp_path / "there").close()
+    filled(tmp_path / "here", tmp_path / "there")
     store = Store(tmp_path / "here", tmp_path / "there")
     assert store.mirror
     store.mirror.disk = disk = Hanging()
-    with warned("there fails (no answer in 0.1 s). Training goes on"):
+    with warned("there cannot be read (no answer in 0.1 s). Training goes on"):
         store.open(*RUN)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*made by another run")  # of `filled`, without a name
-        store._identity = None
-        assert (store.latest() or (0,))[0] == 2  # the local one
-    store.save(3, make_state(3))
-    assert store.status == "saved locally"
+    assert (store.latest() or (0,))[0] == 2  # the local one
+    began = time.monotonic()
+    with warned("there fails (no answer in 0.1 s). Training goes on"):
+        for step in range(3, 40):
+            store.save(step, make_state(step))
+    assert time.monotonic() - began < 0.1 * 36 and store.status == "saved locally"
     disk.gate.set()
-    assert store.mirror.close(60) and store.status == "saved locally, on Drive, verified"
+    time.sleep(0.2)
+    monkeypatch.undo()
     store.close()
-    assert newest(tmp_path / "there") == 3
+    assert store.status == "saved locally, on Drive, verified" and newest(tmp_path / "there") == 39
 
 
 def test_h7_a_named_pipe_is_a_mirror_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                                                 ) -> None:
     monkeypatch.setattr(Mirror, "patience", 0.1)
     (tmp_path / "there").mkdir()
-    os.mkfifo(tmp_path / "there" / "store.json")
+    os.mkfifo(tmp_path / "there" / f"ckpt-1-{'a' * 64}")
     store = Store(tmp_path / "here", tmp_path / "there")
-    with warned("no answer in 0.1 s"):
+    with pytest.warns(UserWarning, match="no answer in 0.1 s"):
         store.open(*RUN)
-    assert store.latest() is None
+        assert store.latest() is None
 
 
 def test_h7_a_mirror_that_is_slow_is_read_to_the_end(tmp_path: Path,
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """A large checkpoint from Drive takes long, and bytes keep coming."""
-    filled(tmp_path / "old", tmp_path / "there").close()
+    filled(tmp_path / "old", tmp_path / "there")
     monkeypatch.setattr(Mirror, "patience", 0.5)
     monkeypatch.setattr("course_lib.checkpoints.disk.CHUNK", 1000)
 
@@ -142,7 +137,7 @@ def test_h7_a_mirror_that_is_slow_is_read_to_the_end(tmp_path: Path,
 
         @chunks.setter
         def chunks(self, count: int) -> None:
-            time.sleep(0.3)
+            time.sleep(0.3 * (count > 0))
             self.count = count
 
     monkeypatch.setattr("course_lib.checkpoints.store.Mirror", Slow)
@@ -157,11 +152,10 @@ def test_h8_no_link_in_a_mirror_is_written_through(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     for name in (f"ckpt-0-{'a' * 64}", ".lock", "store.json"):
         (tmp_path / "there" / name).symlink_to(mine)
-    with pytest.warns(UserWarning, match="store.json is damaged"):
+    with pytest.warns(UserWarning, match="ckpt-0-a* is skipped"):
         store.open(*RUN)
     for step in range(1, 6):
         store.save(step, make_state(step))
-        assert store.mirror and store.mirror.close(60)
     store.close()
     assert mine.read_text() == "precious" and newest(tmp_path / "there") == 5
     assert not list((tmp_path / "there").glob("ckpt-0-*"))
