@@ -328,7 +328,7 @@ def sides(x: Explorer, choice: Choice) -> Drawn:
     walked = {m: walks(x.source(m), choice.eps, choice.per_class) for m in curves}
     steps = {m: withstood.mean for m, (_, withstood) in walked.items()}
     right = diagnostics.kept(walked[label][0])
-    plots.class_curves((100 * right).tolist(), classes, over, start=0,
+    plots.class_curves((100 * right).tolist(), classes, over, x=range(len(right)),
                        named=[classes[int(c)] for c in (right[-1].argmin(), right[-1].argmax())],
                        xlabel="step t of the attack", ylabel=f"still right (%), {label}")
     plots.bars({m: t.tolist() for m, t in steps.items()}, classes, soon, scale=1,
