@@ -7,7 +7,7 @@ are drawn; whiskers and crosses are 95 % intervals. `labels` such as xlabel or y
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -341,14 +341,17 @@ def pareto(points: Mapping[str, tuple[Spread, Spread]], ax: Ax = None, **labels:
 def confusion(matrix: Any, classes: Names, ax: Ax = None, *, most: float = 1.0) -> Axes:
     """Shares [C, C] of each true class (row) by predicted class in percent; "·" is below 0.5.
     `most` is the share with the darkest colour."""
-    return heat_map(100 * np.asarray(matrix, float), classes, classes, axes(ax, 6.4, 5.6),
-                    text=lambda v: f"{v:.0f}" if v >= 0.5 else "·", xlabel="predicted class",
-                    ylabel="true class", cmap="Blues", aspect="equal", vmin=0, vmax=100 * most)
+    ax = heat_map(100 * np.asarray(matrix, float), classes, classes, axes(ax, 6.4, 5.6),
+                  text="{:.0f}", xlabel="predicted class", ylabel="true class", cmap="Blues",
+                  aspect="equal", vmin=0, vmax=100 * most)
+    for text in ax.texts:
+        text.set_text("·" if text.get_text() == "0" else text.get_text())
+    return ax
 
 
 def heat_map(values: np.ndarray, rows: Sequence[Any], columns: Sequence[Any], ax: Ax = None, *,
-             marked: Sequence[tuple[int, int]] = (), text: Callable[[float], str] = "{:.1f}".format,
-             xlabel: str = "", ylabel: str = "", **colours: Any) -> Axes:
+             marked: Sequence[tuple[int, int]] = (), text: str = "{:.1f}", xlabel: str = "",
+             ylabel: str = "", **colours: Any) -> Axes:
     """Numbers as colours, each as `text` in its cell; dark is large, "–" is missing (NaN).
     `marked` cells (row, column) get a frame; `colours` go to imshow."""
     ax = axes(ax, 1.1 + 0.8 * len(columns), 1.0 + 0.6 * len(rows))
@@ -359,7 +362,7 @@ def heat_map(values: np.ndarray, rows: Sequence[Any], columns: Sequence[Any], ax
         c = np.array(image.cmap(image.norm(value))[:3] if np.isfinite(value) else (1, 1, 1))
         # by the relative luminance of the Web Content Accessibility Guidelines, nearly
         ink = "black" if c**2.2 @ [0.2126, 0.7152, 0.0722] > 0.179 else "white"
-        ax.text(j, i, text(value) if np.isfinite(value) else "–", ha="center", va="center",
+        ax.text(j, i, text.format(value) if np.isfinite(value) else "–", ha="center", va="center",
                 color=ink, fontsize=size, in_layout=False)
     for i, j in marked:
         ax.add_patch(plt.Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, **FRAME))
@@ -446,8 +449,8 @@ def _finish(ax: Axes, names: Names = (), *, legend: bool = True, **labels: Any) 
     handles, texts = ax.get_legend_handles_labels()
     if legend and (once := dict(zip(texts, handles, strict=True))):
         ax.legend(once.values(), once.keys(), loc="lower left", bbox_to_anchor=(0, 1),
-                  ncols=min(4, len(once)), borderaxespad=0.2, frameon=False, fontsize=9,
-                  columnspacing=1.2, handlelength=1.6)
+                  ncols=min(4 if len("".join(once)) < 110 else 2, len(once)), borderaxespad=0.2,
+                  frameon=False, fontsize=9, columnspacing=1.2, handlelength=1.6)
     return ax
 
 

@@ -12,12 +12,15 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from course_lib import build
+from course_lib import CourseError, build
 from course_lib.explorer import explore
+from course_lib.explorer.sources import in_hand
 from course_lib.explorer.views import Choice, Drawing
 from course_lib.lab.publish import publish
+from course_lib.zoo import load_reports
 
 with warnings.catch_warnings():  # ipywidgets' own, of comms without a kernel
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -50,7 +53,7 @@ def test_it_opens_with_two_models_and_each_control_draws_anew(panel: Panel, cont
                                                               value: object, shows: str) -> None:
     before = picture(panel)
     assert before.startswith(b"\x89PNG") and words(panel).startswith("Errors by class")
-    assert f'alt="{words(panel)}"' in panel.part.picture.value
+    assert f'alt="{words(panel)}"' in panel.part.picture.value and not panel.part.seeds.value
     assert panel.choice().models == ("exp1/natural", "exp1/pgd-at")
     getattr(panel.part, control).value = value
     assert picture(panel) != before and shows in words(panel)
@@ -99,9 +102,31 @@ def test_from_the_matrix_to_an_image(panel: Panel) -> None:
     assert "Shown: 13 to 24" in words(panel)
     panel.part.show_image.click()
     assert panel.part.view.value == "image" and words(panel).startswith("Test image")
-    panel.part.of.value = 1
-    panel.part.to_mistake.click()
-    assert panel.part.number.value == 1 and panel.part.row.value == 6
+    panel.part.view.value = "confusion"
+    for _ in range(2):  # the same cell twice
+        assert panel.part.matrix.layout.display is None and panel.part.matrix.value is None
+        panel.part.matrix.value = (2, 4)
+        assert panel.part.matrix.layout.display == "none" and panel.part.number.value == 1
+        assert "images of Pullover are taken for Coat" in words(panel)
+        panel.part.view.value = "confusion"
+    left, width = (float(re.findall(rf"{side}: ([\d.]+)%", panel.part.picture.value)[0])
+                   for side in ("left", "width"))
+    assert left > 50 and left + width < 100, "over the right one of the two matrices"
+
+
+def test_the_mean_over_seeds(panel: Panel) -> None:
+    seeds = load_reports("exp1/natural", eps=16 / 255)
+    panel.part.eps.value, panel.part.seeds.value = 16, True
+    assert f"exp1/natural, {len(seeds)} seeds: average " in words(panel)
+    assert f"average {100 * np.mean([r.rob.mean for r in seeds]):.1f} %" in words(panel)
+    panel.part.attack.value = "cw20"
+    assert "No report of exp1/natural under cw20" in words(panel)
+    assert panel.part.attack_now.layout.display == "none", "it would do nothing here"
+    panel.part.view.value = "budgets"
+    assert panel.part.attack_now.layout.display is None
+    panel.explorer.models["mine"] = in_hand("mine", build("lenet5"))
+    with pytest.raises(CourseError, match="single training"):
+        panel.explorer.look("errors", "mine", "exp1/natural", seeds=True)
 
 
 def test_attack_now_shows_progress_and_result(panel: Panel) -> None:
@@ -115,20 +140,18 @@ def test_attack_now_shows_progress_and_result(panel: Panel) -> None:
 
 
 def test_saving(panel: Panel, tmp_path: Path) -> None:
-    panel.part.save_png.click()
-    assert (tmp_path / "saved" / "errors-8.png").read_bytes().startswith(b"\x89PNG")
+    panel.part.save.click()
+    assert (tmp_path / "saved" / "errors-8.png").read_bytes() == picture(panel)
     panel.part.view.value, panel.part.words.value = "table", "exp1"
-    panel.part.save_csv.click()
+    panel.part.save.click()
     assert (tmp_path / "saved" / "table-8.csv").read_text().count("\n") == 3
     assert 'download="table-8.csv"' in panel.part.saved.value
-    panel.part.save_png.click()
-    assert "no figure to save" in words(panel)
     panel.part.words.value = "nothing like it"
-    panel.part.save_csv.click()
-    assert "no row to write" in words(panel)
+    panel.part.save.click()
+    assert "Nothing is shown" in words(panel)
     panel.part.words.value = ""
     panel.out = tmp_path / "saved" / "errors-8.png"
-    panel.part.save_csv.click()
+    panel.part.save.click()
     assert "Cannot write" in words(panel)
 
 
