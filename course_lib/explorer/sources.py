@@ -77,18 +77,16 @@ class Checkpoint(Source):
         identity = parse_json(read_bytes(path), path)["identity"]
         with warnings.catch_warnings():  # of damaged files
             warnings.simplefilter("ignore")
-            newest = Store(self.folder).latest()
-        if newest is None:
-            raise CourseError(f"{self.folder} holds no checkpoint that verifies. Train it again, "
-                              "or restore its files.")
-        return {**newest[1], "identity": identity}
+            if newest := Store(self.folder).latest():
+                return {**newest[1], "identity": identity}
+        raise CourseError(f"{self.folder} holds no checkpoint that verifies. Train it again.")
 
     @cached_property
     def record(self) -> dict[str, Any]:
         """The part of a finished training's record that a checkpoint has."""
         done = f"checkpoint after {self.state.get('epoch')} epochs"
-        return _record(self.state["identity"]["classes"].split(", "), done,
-                       history=self.state.get("history", []))
+        return {**_made(self.state["identity"]["classes"].split(", "), done),
+                "history": self.state.get("history", [])}
 
     @cached_property
     def model(self) -> nn.Module:
@@ -102,8 +100,8 @@ class Checkpoint(Source):
         raise CourseError(f"This checkpoint is of {kind}, which fits none of: {', '.join(MODELS)}.")
 
 
-def _record(classes: Any, method: str, **more: Any) -> dict[str, Any]:
-    return {"made_from": {"classes": classes, "recipe": {"method": {"name": method}}}, **more}
+def _made(classes: Any, method: str) -> dict[str, Any]:
+    return {"made_from": {"classes": classes, "recipe": {"method": {"name": method}}}}
 
 
 def in_hand(label: str, model: nn.Module | str) -> Source:
@@ -115,7 +113,7 @@ def in_hand(label: str, model: nn.Module | str) -> Source:
         where = next(network.parameters(), torch.empty(0)).device
         with contextlib.suppress(CourseError):
             check_fit(network, test.images(slice(0, 1)).to(where), len(test.classes))
-            source.record = _record(test.classes, "your own")
+            source.record = _made(test.classes, "your own")
             return source
     raise CourseError(f"{label} is {type(network).__name__}, which takes none of the embedded "
                       "images. Give a torch.nn.Module for Fashion-MNIST or CIFAR-10.")
@@ -132,7 +130,7 @@ def stored(root: Path | None = None, prefix: str = "") -> dict[str, Source]:
 
 
 def from_folder(folder: str | Path) -> dict[str, Source]:
-    """The models of a reader's own folder: those that manifests name, and stores of checkpoints."""
+    """The models below a reader's own folder, and stores of checkpoints."""
     base = Path(folder).expanduser()
     if not str(folder) or not os.path.isdir(base):
         raise CourseError(f"There is no folder {str(folder)!r}. {ADVICE}")
@@ -165,8 +163,7 @@ def images_of(classes: tuple[str, ...]) -> Split:
                       "this model the explorer shows scores and training only.")
 
 
-def table(sources: Mapping[str, Source], *, sort: str = "model", down: bool = False,
-          words: str = "") -> pd.DataFrame:
+def table(sources: Mapping[str, Source], sort: str = "model", words: str = "") -> pd.DataFrame:
     """One row per model with its stored errors, sorted by a column; missing values come last. Only
     models whose names, descriptions or errors hold all the `words`."""
     rows, groups = [], dict[Any, list[StoredModel]]()
@@ -188,7 +185,7 @@ def table(sources: Mapping[str, Source], *, sort: str = "model", down: bool = Fa
     texts = (" ".join(map(str, row.values())).casefold() for row in rows)
     frame = pd.DataFrame([row for row, text in zip(rows, texts, strict=True) if all(
         word in text for word in words.casefold().split())], dtype=object)
-    return frame.sort_values(sort, ascending=not down, kind="stable") if sort in frame else frame
+    return frame.sort_values(sort, kind="stable") if sort in frame else frame
 
 
 def as_html(frame: pd.DataFrame) -> str:

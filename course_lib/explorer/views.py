@@ -76,16 +76,13 @@ class Explorer:
     """
 
     def __init__(self, models: Any = None, root: Path | None = None) -> None:
-        every = stored(root)
-        models = {"mine": models} if isinstance(models, nn.Module) else models
-        self.mine = ({label: in_hand(label, model) for label, model in models.items()}
-                     if isinstance(models, Mapping) else {})
+        every, own = stored(root), {"mine": models} if isinstance(models, nn.Module) else models
+        self.mine = {label: in_hand(label, m) for label, m in own.items()} if isinstance(
+            own, Mapping) else {}
         if same := {source.classes for source in self.mine.values()}:
-            fit = {label: source for label, source in every.items() if source.classes in same}
-            self.models = self.mine | fit | self.mine
-        else:
-            self.models = every if models is None else {
-                m: pick(every, m, "model") for m in several(models)}
+            every = {label: source for label, source in every.items() if source.classes in same}
+        self.models = self.mine | every | self.mine if self.mine or models is None else {
+            m: pick(every, m, "model") for m in several(models)}
         if not self.models:
             raise CourseError("There is no model with weights to explore. Run `make models`, or "
                               "give names from list_models().")
@@ -119,8 +116,7 @@ class Explorer:
 
     def attack(self, choice: Choice,
                tick: Callable[[int, int], None] = lambda images, total: None) -> None:
-        """Run the live attack on the chosen models; `tick` gets the images of each batch, and of
-        all."""
+        """Run the live attack; `tick` gets the number of images of a batch, and of all."""
         pick(ATTACKS, choice.attack, "live attack")
         todo = self.waiting(choice)
         total = sum(len(images_of(s.classes).per_class(choice.per_class)) for s in todo)
@@ -198,8 +194,8 @@ def errors(x: Explorer, choice: Choice) -> str:
     plots.class_bars(bars, ax, kind=["nat", "rob"] * len(models))
     alt = f"Errors by class under {choice.under(sum(first.nat.counts))}, with 95 % intervals."
     for i, (m, reports) in enumerate(models.items()):
-        clean, average = (100 * np.mean(e) for e in zip(*((r.nat.mean, r.rob.mean)
-                                                          for r in reports), strict=True))
+        clean, average = (100 * np.mean([getattr(r, kind).mean for r in reports])
+                          for kind in ("nat", "rob"))
         of_class = 100 * np.mean([r.rob.by_class for r in reports], axis=0)
         ax.axhline(average, color=plots.COLOURS[2 * i + 1], lw=1, ls="--")
         alt += (f" {m}: average {average:.1f} % (clean {clean:.1f} %), worst class "
@@ -309,14 +305,10 @@ def sides(x: Explorer, choice: Choice) -> str:
     to.axhline(100 / len(classes), color="0.4", lw=1, ls=":")
     for ax in (soon, to):  # long names of ten classes under a narrow figure
         ax.tick_params(axis="x", labelrotation=60)
-    alt = (f"Left and middle: the first {choice.per_class} images of each class, live; right: "
-           f"{choice.under(len(curves[label].y))}.")
-    for m, t in target.items():
-        alt += (f" {m}: {classes[int(np.argmin(steps[m]))]} is lost soonest ({min(steps[m]):.0f} "
-                f"steps), {classes[int(t.argmax())]} takes {float(t.max()):.0%} of the wrong "
-                f"answers; {float(diagnostics.from_uniform(t)):.0%} of them would have to move to "
-                "be even.")
-    return alt
+    uneven = [f" {m}: {float(diagnostics.from_uniform(t)):.0%} of the wrong answers would have to "
+              "move to be even." for m, t in target.items()]
+    return (f"Left and middle: the first {choice.per_class} images of each class, live; right: "
+            f"{choice.under(len(curves[label].y))}.{''.join(uneven)} {plots.describe(x.figure)}.")
 
 
 def history(x: Explorer, choice: Choice) -> str:
@@ -326,50 +318,37 @@ def history(x: Explorer, choice: Choice) -> str:
     if not epochs:
         raise CourseError(f"No training history of {source.label} is stored yet; its first row is "
                           "written at the end of the first epoch.")
-    losses = [e["loss"] for e in epochs]
     checks = [Report.from_json(e["validation"][0]) for e in epochs if e.get("validation")]
     first, *second = x.axes(2, 11, 3.2) if checks else x.axes(1, 6, 3.2)
-    plots.curves({"training loss": losses}, first)
-    alt = (f"Training of {source.label}: the loss went from {losses[0]:.3f} to {losses[-1]:.3f} in "
-           f"{len(epochs)} epochs.")
+    plots.curves({"training loss": [e["loss"] for e in epochs]}, first)
     for ax in second:
-        standard, robust, worst = zip(*((100 * r.nat.mean, 100 * r.rob.mean, 100 * r.rob.worst)
-                                        for r in checks), strict=True)
-        plots.curves({"standard": standard, "robust": robust, "worst class": worst}, ax,
+        plots.curves({"standard": [100 * r.nat.mean for r in checks],
+                      "robust": [100 * r.rob.mean for r in checks],
+                      "worst class": [100 * r.rob.worst for r in checks]}, ax,
                      ylabel="validation error (%)")
-        alt += (f" Robust error on validation data at the last check: average {robust[-1]:.1f} %, "
-                f"worst class {checks[-1].worst_class} {worst[-1]:.1f} %.")
-    return alt
+    return f"Training of {source.label}: {len(epochs)} epochs. {plots.describe(x.figure)}."
 
 
-class Score(NamedTuple):
-    """An unfairness score of a record: the largest value minus the smallest, row by row."""
-
-    title: str
-    names: Sequence[str]  # classes, or groups with a label
-    values: Sequence[Any]  # one row, or one per label
-    percent: bool = True  # the values are fractions
-
-
-def scores_in(record: Mapping[str, Any]) -> dict[str, Score]:
-    """Every score of a record: CAU and CRU_s from its reports on the most images, the others as
-    they are stored."""
-    reports, scores = [*map(Report.from_json, record.get("reports", []))], dict[str, Score]()
+def scores_in(record: Mapping[str, Any]) -> dict[str, tuple[str, Any, Any, float]]:
+    """Every score of a record: what it compares, over which classes or groups, their values (a row
+    per label), and a factor. A score is the largest value of a row minus the smallest. CAU and
+    CRU_s come from the reports on the most images, the others are stored."""
+    reports, scores = [*map(Report.from_json, record.get("reports", []))], dict[str, Any]()
     most = max((sum(r.nat.counts) for r in reports), default=0)
     for r in (r for r in reports if sum(r.nat.counts) == most):
         attack = f"{r.attack} at {zoo.budget(r.eps)}"
-        scores["CAU"] = Score("accuracy of each class", r.classes, [1 - r.nat.by_class])
-        scores[f"CRU_s, {attack}"] = Score(f"success of {attack} on each class", r.classes,
-                                           [success(r)])
+        scores["CAU"] = "accuracy of each class (%)", r.classes, [1 - r.nat.by_class], 100
+        scores[f"CRU_s, {attack}"] = (f"success of {attack} on each class (%)", r.classes,
+                                      [success(r)], 100)
     for row in record.get("scores", []):
         if row.get("score") == "CRU_eps":
-            scores[f"CRU_eps, {row['estimator']}"] = Score(
+            scores[f"CRU_eps, {row['estimator']}"] = (
                 f"mean least ε of each class, at most {row['cap']:.3g}", row["classes"],
-                [row["by_class"]], percent=False)
+                [row["by_class"]], 1)
         if row.get("score") == "EOU":
-            scores[f"EOU, {row['group']}"] = Score("mean confidence in class 1", [
-                f"{group}, label {label}" for label in (0, 1) for group in row["groups"]],
-                row["means"])
+            names = [f"{group}, label {label}" for label in (0, 1) for group in row["groups"]]
+            scores[f"EOU, {row['group']}"] = ("mean confidence in class 1 (%)", names,
+                                              row["means"], 100)
     return scores
 
 
@@ -380,14 +359,12 @@ def unfairness(x: Explorer, choice: Choice) -> str:
                           "Compute them: python -m course_lib score NAME")
     name = pick({n: n for n in common}, choice.score or common[0], "score")
     scores = {m: scores_in(x.source(m).record)[name] for m in choice.models}
-    title, names, _, percent = scores[choice.models[0]]
-    times, sign, points = (100.0, " (%)", " points") if percent else (1.0, "", "")
-    plots.bars({m: np.concatenate(s.values).tolist() for m, s in scores.items()}, names,
-               *x.axes(1, 9, 3.8), ylabel=title + sign, scale=times)
-    ranges = {m: " and ".join(f"{times * np.ptp(row):.4g}" for row in s.values)
-              for m, s in scores.items()}
-    return " ".join([f"{name}: {title}.", *(
-        f"{m}: {r}{points} between the lowest and the highest." for m, r in ranges.items())])
+    title, names, _, scale = scores[choice.models[0]]
+    plots.bars({m: np.concatenate(rows).tolist() for m, (_, _, rows, _) in scores.items()}, names,
+               *x.axes(1, 9, 3.8), ylabel=title, scale=scale)
+    ranges = [f" {m}: {' and '.join(f'{scale * np.ptp(row):.4g}' for row in rows)} between the "
+              "lowest and the highest." for m, (_, _, rows, _) in scores.items()]
+    return f"{name}: {title}.{''.join(ranges)}"
 
 
 class View(NamedTuple):

@@ -33,17 +33,12 @@ LINES = (  # the parts of each line, after the word in `View.uses` that shows th
     {"always": "one two words"}, {"attack": "attack eps", "seeds": "seeds"},
     {"live": "per_class", "attack now": "attack_now progress"}, {"always": "view"},
     {"score": "score"}, {"of": "of", "cell": "row column number show_cell show_image"},
-    {"table": "sort down"}, {"always": "note"},
+    {"table": "sort"}, {"always": "note"},
     {"always": "save saved"}, {"always": "folder open_folder"},
     # last for the keyboard, because the matrix has a hundred cells; shown above the last two
     {"always": "picture", "matrix": "matrix"})
-BUTTONS = {  # text, tooltip, and the method of the panel that it calls with these words
-    "attack_now": ("Attack now", "Run the attack on the first images of each class", "attack_now"),
-    "show_cell": ("Show the images of this cell", "Go to the images of this cell", "show", "cell"),
-    "show_image": ("Show this image", "Go to this image", "show", "image"),
-    "save": ("Save", "The figure as a picture (PNG), or the table as numbers (CSV)", "save"),
-    "open_folder": ("Open the folder", "Put finished and checkpointed runs beside the bundled "
-                    "models", "open_folder")}
+BUTTONS = {"attack_now": "Attack now", "show_cell": "Show the images of this cell",
+           "show_image": "Show this image", "save": "Save", "open_folder": "Open the folder"}
 WIDE: Any = {"description_width": "initial"}
 FLOW: Any = {"flex_flow": "row wrap", "align_items": "center"}
 WRONG = "background: #fdf1ea; border-left: 4px solid #b3470d; padding: 4px 8px;"
@@ -82,16 +77,14 @@ def parts(names: Sequence[str], one: str, two: str, folder: str) -> dict[str, w.
         "column": drop(description="taken for", options=[("", 0)]),
         "number": number(description="image", value=1, max=1, layout={"width": "140px"}),
         "sort": drop(description="sorted by", options=COLUMNS),
-        "down": w.Checkbox(value=False, description="largest first", indent=False,
-                           layout={"width": "130px"}),
         "words": w.Text(description="Only models with", placeholder="fashion-mnist trades",
                         style=WIDE, continuous_update=False),
         "note": w.HTML(), "picture": w.HTML(layout={"width": "100%"}), "saved": w.HTML(),
         "matrix": w.ToggleButtons(options=[]),
         "folder": w.Text(value=folder, description="Your own runs, in", placeholder="results",
                          style=WIDE, layout={"width": "420px"}),
-        **{name: w.Button(description=text, tooltip=tip, layout={"width": "auto"})
-           for name, (text, tip, *_) in BUTTONS.items()}}
+        **{name: w.Button(description=text, layout={"width": "auto"})
+           for name, text in BUTTONS.items()}}
 
 
 class Panel(w.VBox):
@@ -107,10 +100,12 @@ class Panel(w.VBox):
         one, two = [*(first or names), NONE][:2]
         by_name = parts(names, one, two, str(folder or ""))
         self.part = SimpleNamespace(**by_name)
-        for name, (_, _, method, *words) in BUTTONS.items():
-            action = partial(getattr(self, method), *words)
-            by_name[name].on_click(lambda _, action=action: self.act(action))
-        then = {"words": self.choose, "matrix": self.click}
+        then: dict[str, Callable[[], str | None]] = {
+            "words": self.choose, "matrix": self.click, "attack_now": self.attack_now,
+            "show_cell": partial(self.show, "cell"), "show_image": partial(self.show, "image"),
+            "save": self.save, "open_folder": self.open_folder}
+        for name in BUTTONS:
+            by_name[name].on_click(lambda _, name=name: self.act(then[name]))
         for name in by_name.keys() - {*BUTTONS, "folder"}:
             by_name[name].observe(lambda _, name=name: self.act(then.get(name)), names="value")
         self.shown: dict[str, list[w.Widget]] = {
@@ -214,8 +209,8 @@ class Panel(w.VBox):
             control.options, control.value = tuple(options), value
 
     def _show_table(self) -> None:
-        sort, down, words = (getattr(self.part, name).value for name in ("sort", "down", "words"))
-        rows = table(self.explorer.models, sort=sort, down=down, words=words)
+        sort = self.part.sort.value
+        rows = table(self.explorer.models, sort, self.part.words.value)
         self.saves = rows.to_csv(index=False).encode() if len(rows) else b"", "csv"
         self.part.picture.value = ('<div style="overflow-x: auto; max-height: 480px">'
                                    f'{as_html(rows)}</div>')
@@ -260,12 +255,10 @@ class Panel(w.VBox):
                 f"{', '.join(new[:5])}{' …' if len(new) > 5 else ''}.")
 
     def save(self) -> None:
-        """Write the figure or the table to a file, and offer it as a download."""
+        """Write the figure (PNG) or the table (CSV) to a file."""
         raw, ending = self.saves
         if not raw:
             raise CourseError("Nothing is shown that could be saved. Choose something else first.")
         path = self.out / f"{self.part.view.value}-{self.part.eps.value}.{ending}"
         write_together({path: raw})
-        link = f"data:application/octet-stream;base64,{base64.b64encode(raw).decode()}"
-        self.part.saved.value = (f'<span role="status">Saved to {html.escape(str(path))}; '
-                                 f'<a download="{path.name}" href="{link}">download it</a>.</span>')
+        self.part.saved.value = f'<span role="status">Saved to {html.escape(str(path))}.</span>'

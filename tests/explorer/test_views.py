@@ -206,12 +206,12 @@ def test_stored_scores_are_split_into_their_parts(tmp_path: Path) -> None:
     x, hard = Explorer(root=tmp_path), "CRU_s, pgd20-adult at 10 units"
     assert x.scores(["mine/people"]) == ["CAU", hard, "EOU, gender", "CRU_eps, bisection"]
     drawing = x.look("scores", "mine/people")
-    assert (drawing.alt == "CAU: accuracy of each class. mine/people: 20 points between the lowest "
+    assert (drawing.alt == "CAU: accuracy of each class (%). mine/people: 20 between the lowest "
             "and the highest.")
     assert heights(drawing) == pytest.approx([70, 90])
-    assert "70 points" in x.look("scores", "mine/people", score=hard).alt
+    assert ": 70 between" in x.look("scores", "mine/people", score=hard).alt
     eou = x.look("scores", "mine/people", score="EOU, gender")
-    assert "30 and 10 points" in eou.alt
+    assert ": 30 and 10 between" in eou.alt
     assert [t.get_text() for t in eou.ax.get_xticklabels()][:2] == ["Female, label 0",
                                                                     "Male, label 0"]
     least = x.look("scores", "mine/people", score="CRU_eps, bisection")
@@ -221,7 +221,7 @@ def test_stored_scores_are_split_into_their_parts(tmp_path: Path) -> None:
 
 def test_two_models_share_a_score_or_an_error_says_so(tmp_path: Path, explorer: Explorer) -> None:
     alt = explorer.look("scores", *PAIR, score="CRU_s, pgd20 at 16/255").alt
-    assert all(f"{n}: {100 * cru_s(load_report(n, eps=16 / 255)):.4g} points" in alt for n in PAIR)
+    assert all(f"{n}: {100 * cru_s(load_report(n, eps=16 / 255)):.4g} between" in alt for n in PAIR)
     scored(tmp_path)
     scored(tmp_path, "mine/none", reports=[], scores=[])
     three = {"attack": "pgd20", "eps": 8 / 255, "classes": ["a", "b", "c"], "counts": [9] * 3,
@@ -285,15 +285,15 @@ def test_a_folder_that_is_not_one_and_files_that_are_damaged(
 
 
 def test_the_table_sorts_filters_and_goes_to_html_and_csv(explorer: Explorer) -> None:
-    frame = table(explorer.models, sort="robust 8/255 worst", down=True, words="EXP1 pgd")
+    frame = table(explorer.models, "robust 8/255 worst", "EXP1 pgd")
     names, errors = list(frame["model"]), list(frame["robust 8/255 worst"])
-    assert len(errors) > 3 and errors == sorted(errors, reverse=True)
+    assert len(errors) > 3 and errors == sorted(errors)
     assert all(name.startswith("exp1/pgd") for name in names)
     seeds = [int(name[-1]) if "seed" in name else 0 for name in names]
     assert errors == [pytest.approx(100 * load_report(name.split(" ")[0], seed=seed).rob.worst)
                       for name, seed in zip(names, seeds, strict=True)]
     assert f"<td>{errors[0]:.2f}</td>" in as_html(frame)
-    last = table(explorer.models, sort="robust 10 units avg", down=True)["robust 10 units avg"]
+    last = table(explorer.models, "robust 10 units avg")["robust 10 units avg"]
     assert last.notna().iloc[0] and last.isna().iloc[-1], "missing values come last"
     cifar = table(explorer.models, words="cifar10 trades")
     assert len(cifar) and set(cifar["data"]) == {"cifar10"}
