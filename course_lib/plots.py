@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from course_lib.errors import CourseError, pick, several
-from course_lib.fairness import Errors, Report, Spread, class_spreads
+from course_lib.fairness import Report, Spread, class_spreads
 from course_lib.zoo import budget, combine
 
 # Okabe and Ito's palette: readers with any kind of colour vision can distinguish any two of these.
@@ -118,16 +118,6 @@ def _alike(models: Mapping[str, Some], *kinds: str) -> tuple[dict[str, list[Repo
     return seeds, np.argsort(np.mean([r.nat.by_class for r in first], axis=0), kind="stable")
 
 
-def class_intervals(seeds: Sequence[Errors]) -> list[Spread]:
-    """Each class's error with Student's interval over seeds, or Wilson's for a single model."""
-    spreads = class_spreads(seeds)
-    # a boundary error below zero is no proportion, so Wilson's interval does not apply
-    if len(seeds) > 1 or min(seeds[0].wrong) < 0:
-        return spreads
-    return [replace(spread, low=low, high=high)
-            for spread, (low, high) in zip(spreads, seeds[0].intervals(), strict=True)]
-
-
 def class_bars(models: Some | Mapping[str, Some], ax: Ax = None, *,
                kind: str | Sequence[str] = "rob", order: Sequence[int] | None = None) -> Axes:
     """Errors per class of a model, or of several models side by side.
@@ -145,7 +135,10 @@ def class_bars(models: Some | Mapping[str, Some], ax: Ax = None, *,
     order, every = easiest_first if order is None else order, [r for m in seeds.values() for r in m]
     rows = {}
     for k, (label, reports) in zip(kinds, seeds.items(), strict=True):
-        spreads = class_intervals([getattr(r, k) for r in reports])
+        spreads = class_spreads(errors := [getattr(r, k) for r in reports])
+        if len(errors) == 1 and min(errors[0].wrong) >= 0:  # below zero it is no proportion
+            spreads = [replace(s, low=low, high=high)
+                       for s, (low, high) in zip(spreads, errors[0].intervals(), strict=True)]
         rows[label] = [spreads[c] for c in order]
     ax = bars(rows, [every[0].classes[c] for c in order], ax, xlabel="class, easiest first",
               ylabel=f"{names.pop() if len(names) == 1 else 'error'} (%)")

@@ -95,8 +95,7 @@ def test_each_takes_an_axes_or_makes_one_and_returns_it(name: str) -> None:
 def test_every_public_figure_is_tried_here() -> None:
     public = {n for n, f in vars(plots).items() if callable(f)
               and getattr(f, "__module__", "") == plots.__name__ and not n.startswith("_")}
-    assert public - set(DRAWN) == {"axes", "panels", "png", "show", "describe", "side_by_side",
-                                   "class_intervals"}
+    assert public - set(DRAWN) == {"axes", "panels", "png", "show", "describe", "side_by_side"}
 
 
 def numbers(values: Iterable[Any]) -> list[Any]:
