@@ -63,11 +63,9 @@ DRAWN: dict[str, tuple[Any, ...]] = {  # what each function is given before `ax`
     "bars": ({"a": [SPREAD], "b": [0.1]}, ["x"]),
     "strips": ({"paired": [1, 2]},),
 }
-MORE = {"bars": {"ylabel": "y"}, "strips": {"xlabel": "x"}}
-
 
 def draw(name: str, ax: Axes | None = None) -> Axes:
-    return getattr(plots, name)(*DRAWN[name], ax, **MORE.get(name, {}))
+    return getattr(plots, name)(*DRAWN[name], ax)
 
 
 @pytest.fixture(autouse=True)
@@ -235,39 +233,29 @@ def test_a_figure_describes_itself() -> None:
     assert said == "loss by epoch. loss: from 1 to 3"
 
 
-def test_named_classes_are_drawn_in_colour_with_their_own_values() -> None:
-    values = np.array([[1, 5, 9], [2, 6, 8]])
-    ax = plots.class_curves(values, ABC, named=["c", "a"])
-    drawn = {to_hex(line.get_color()): line.get_ydata() for line in ax.lines}
-    for colour, ends in (("0.75", [5, 6]), (plots.COLOURS[0], [9, 8]), (plots.COLOURS[1], [1, 2])):
-        assert drawn[to_hex(colour)] == pytest.approx(ends)
-    assert list(ax.lines[0].get_xdata()) == [1, 2] and legend(ax) == ["c", "a"]
-    assert list(plots.class_curves([[1, 5]], ABC[:2], x=[0]).lines[0].get_xdata()) == [0]
+def drawn(ax: Axes) -> dict[str, Any]:
+    return {str(a.get_label()): (list(a.get_xdata()), pytest.approx(a.get_ydata()))
+            for a in ax.lines}
 
 
-def test_histories_of_unequal_length_start_at_epoch_1() -> None:
+def test_lines_hold_the_numbers_that_they_are_given() -> None:
+    ax = plots.class_curves(np.array([[1, 5, 9], [2, 6, 8]]), ABC, named=["c", "a"])
+    assert [to_hex(a.get_color()) for a in ax.lines] == [
+        to_hex(c) for c in ("0.75", *plots.COLOURS[:2])] and legend(ax) == ["c", "a"]
+    assert drawn(ax) == {"_child0": ([1, 2], [5, 6]), "c": ([1, 2], [9, 8]), "a": ([1, 2], [1, 2])}
+    assert drawn(plots.class_curves([[1]], ABC[:1], x=[0], named="a")) == {"a": ([0], [1])}
     ax = plots.curves({"long": [3, 2, 1], "short": [4, 5]}, ylabel="y")
-    long, short = ax.lines
-    assert list(long.get_ydata()) == [3, 2, 1] and list(long.get_xdata()) == [1, 2, 3]
-    assert list(short.get_ydata()[:2]) == [4, 5] and np.isnan(short.get_ydata()[2])
-    assert long.get_marker() != short.get_marker() and legend(ax) == ["long", "short"]
+    assert drawn(ax)["long"] == ([1, 2, 3], [3, 2, 1]) and legend(ax) == ["long", "short"]
+    assert list(ax.lines[1].get_ydata()[:2]) == [4, 5] and np.isnan(ax.lines[1].get_ydata()[2])
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("epoch", "y")
-
-
-def test_budget_curves_hold_every_class_and_the_average() -> None:
-    ax = plots.budget_curves({0.0: report(), 8 / 255: report(more=200)}, named=["Shirt"])
-    assert len(ax.lines) == 11 and legend(ax) == ["Shirt", "average"]
-    for line, error in zip(ax.lines[-2:], (EASY[6] / 10, sum(EASY) / 100), strict=True):
-        assert list(line.get_xdata()) == [0, 8]
-        assert line.get_ydata() == pytest.approx([error + 10, error + 20])
-
-
-def test_functions_of_one_variable_differ_in_colour_and_dashes() -> None:
-    ax = plots.lines([0.0, 0.5], {"a": [1.0, 2.0], "b": [3.0, 4.0]}, xlabel="x", ylabel="y")
-    assert [list(line.get_ydata()) for line in ax.lines] == [[1, 2], [3, 4]]
-    assert list(ax.lines[1].get_xdata()) == [0, 0.5] and legend(ax) == ["a", "b"]
+    ax = plots.lines([0.0, 0.5], {"a": [1.0, 2.0], "b": [3.0, 4.0]}, xlabel="x")
+    assert drawn(ax) == {"a": ([0, 0.5], [1, 2]), "b": ([0, 0.5], [3, 4])}
     for look in ("linestyle", "color"):
         assert len({getattr(line, f"get_{look}")() for line in ax.lines}) == 2
+    ax = plots.budget_curves({0.0: report(), 8 / 255: report(more=200)}, named=["Shirt"])
+    assert len(ax.lines) == 11 and legend(ax) == ["Shirt", "average"]
+    for label, error in (("Shirt", EASY[6] / 10), ("average", sum(EASY) / 100)):
+        assert drawn(ax)[label] == ([0, 8], [error + 10, error + 20])
 
 
 def test_a_walk_is_shaded_from_its_first_wrong_iterate() -> None:
@@ -278,26 +266,21 @@ def test_a_walk_is_shaded_from_its_first_wrong_iterate() -> None:
     assert not plots.walk(p, [True] * 3).patches
 
 
-def test_the_attacks_on_a_model_are_in_one_row() -> None:
+def test_the_attacks_on_a_model_and_the_trainings_of_a_design_are_in_one_row() -> None:
     ax = plots.attack_gaps(GAPS)
-    points = {(round(float(line.get_xdata()[0])), line.get_marker()) for line in ax.lines
-              if len(line.get_xdata()) == 1}
-    assert points == {(70, plots.MARKERS[0]), (69, plots.MARKERS[1]), (20, plots.MARKERS[1])}
-    spans = [tuple(line.get_xdata()) for line in ax.lines if len(line.get_xdata()) == 2]
-    assert spans[:2] == [pytest.approx((68, 72)), pytest.approx((67, 71))]
+    points, spans = ([line for line in ax.lines if len(line.get_xdata()) == n] for n in (1, 2))
+    assert [(round(line.get_xdata()[0]), line.get_marker()) for line in points] == [
+        (70, plots.MARKERS[0]), (69, plots.MARKERS[1]), (20, plots.MARKERS[1])]
+    assert [tuple(line.get_xdata()) for line in spans[:2]] == numbers([(68, 72), (67, 71)])
     assert ticks(ax.get_yticklabels()) == ["sound", "masked"] and legend(ax) == ["pgd", "aa"]
-    rows = [[float(line.get_ydata()[0]) for line in ax.lines if len(line.get_xdata()) == n]
-            for n in (1, 2)]
+    rows = [[line.get_ydata()[0] for line in some] for some in (points, spans)]
     assert rows[0] == rows[1] and len(set(rows[0])) == 3  # each interval behind its own point
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first model on top
-
-
-def test_strips_hold_every_training() -> None:
     ax = plots.strips({"paired": [1, 2, 3], "seeds": [5, 7]}, xlabel="changed")
-    points, mean, *_ = ax.lines
-    assert sorted(points.get_xdata()) == [1, 2, 3] and list(mean.get_xdata()) == [2, 2]
-    assert all(abs(y) <= 0.25 for y in points.get_ydata()) and len(ax.lines) == 4
-    assert ticks(ax.get_yticklabels()) == ["paired", "seeds"] and ax.get_ylim() == (1.5, -0.5)
+    training, mean, *_ = ax.lines
+    assert sorted(training.get_xdata()) == [1, 2, 3] and list(mean.get_xdata()) == [2, 2]
+    assert all(abs(y) <= 0.25 for y in training.get_ydata()) and len(ax.lines) == 4
+    assert ticks(ax.get_yticklabels()) == ["paired", "seeds"] and ax.get_xlabel() == "changed"
 
 
 def test_pareto_rings_the_front_and_draws_intervals() -> None:
@@ -324,7 +307,7 @@ def cells(ax: Axes) -> dict[tuple[int, int], str]:
             for t in ax.texts}
 
 
-def test_a_confusion_matrix_shows_percent_with_the_true_class_in_rows() -> None:
+def test_matrices_show_each_number_in_its_place_and_frame_the_marked() -> None:
     ax = plots.confusion(np.array([[0.9, 0.1, 0.0], [0.004, 0.006, 0.99], [0, 0, 1]]), ABC)
     assert cells(ax) == {(0, 0): "90", (0, 1): "10", (0, 2): "·", (1, 0): "·", (1, 1): "1",
                          (1, 2): "99", (2, 0): "·", (2, 1): "·", (2, 2): "100"}
@@ -332,19 +315,13 @@ def test_a_confusion_matrix_shows_percent_with_the_true_class_in_rows() -> None:
     assert ticks(ax.get_xticklabels()) == ticks(ax.get_yticklabels()) == list(ABC)
     assert ax.images[0].get_clim() == (0, 100)
     assert plots.confusion(np.eye(2), "ab", most=0.5).images[0].get_clim() == (0, 50)
-
-
-def test_a_heat_map_shows_each_number_in_its_place_and_frames_the_marked() -> None:
-    ax = plots.heat_map(np.array([[10.0, 20.04], [np.nan, 40.0]]), ["r1", "r2"], ["c1", "c2"],
+    ax = plots.heat_map(np.array([[10.0, 20.04], [np.nan, 40.0]]), ["r1", "r2"], [1, 2],
                         marked=[(1, 0)], xlabel="x", ylabel="y")
     assert cells(ax) == {(0, 0): "10.0", (0, 1): "20.0", (1, 0): "–", (1, 1): "40.0"}
-    assert ax.texts[2].get_color() == "black"  # on white
     (frame,) = ax.patches
     assert frame.get_bbox().contains(0, 1) and not frame.get_bbox().contains(1, 0)
-    assert ticks(ax.get_xticklabels()) == ["c1", "c2"]
-    assert ticks(ax.get_yticklabels()) == ["r1", "r2"]
-    ax = plots.heat_map(np.full((1, 2), np.nan), ["r"], ["a", "b"])
-    assert [t.get_text() for t in ax.texts] == ["–", "–"]
+    assert ticks(ax.get_xticklabels()) == ["1", "2"] and ticks(ax.get_yticklabels())[1] == "r2"
+    assert set(cells(plots.heat_map(np.full((1, 2), np.nan), ["r"], ["a", "b"])).values()) == {"–"}
 
 
 @pytest.mark.parametrize("draw", [
@@ -362,15 +339,19 @@ def test_numbers_can_be_read_on_every_colour(draw: Callable[[np.ndarray], Axes])
         assert (max(lights) + 0.05) / (min(lights) + 0.05) > 4.5
 
 
-def test_images_are_drawn_at_their_places_bytes_too() -> None:
+def test_images_are_drawn_at_their_places() -> None:
     x = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    sheet = plots.images(x, columns=2).images[0].get_array()
-    assert sheet.shape == (2 * 11 + 2, 2 * 12, 3)  # eight pixels, gaps of three and four
-    for (top, left), image in zip([(3, 2), (3, 14), (14, 2)], x[:, 0], strict=True):
+    ax = plots.images(x, columns=2, titles="abc", framed=[False, True], labels=["one", "two"])
+    sheet, lines = ax.images[0].get_array(), 1  # of title, above each image
+    gap = 3 + round(0.15 * 8 * lines)
+    assert sheet.shape == (2 * (8 + gap) + 2, 2 * 12, 3)
+    for (top, left), image in zip([(gap, 2), (gap, 14), (8 + 2 * gap, 2)], x[:, 0], strict=True):
         assert np.allclose(sheet[top : top + 8, left : left + 8, 0], image)
-    assert (sheet[14:, 14:] == 1).all()
-    as_bytes = plots.images((255 * x).round().byte(), columns=2).images[0].get_array()
-    assert np.allclose(as_bytes, sheet, atol=1 / 255)
+    assert (sheet[8 + 2 * gap :, 14:] == 1).all()
+    places = {t.get_text(): t.get_position() for t in ax.texts}
+    assert places["b"] == (18, gap - 2) and places["two"] == (-3, 2 * (8 + gap) - 4)
+    (frame,) = ax.patches
+    assert frame.get_xy() == (13, gap - 1)
 
 
 def linear(colour: Sequence[float]) -> np.ndarray:
