@@ -108,16 +108,13 @@ class Panel(w.VBox):
             by_name[name].on_click(lambda _, name=name: self.act(then[name]))
         for name in by_name.keys() - {*BUTTONS, "folder"}:
             by_name[name].observe(lambda _, name=name: self.act(then.get(name)), names="value")
-        self.shown: dict[str, list[w.Widget]] = {
-            word: [by_name[name] for name in names.split()]
-            for line in LINES for word, names in line.items() if word != "always"}
         boxes = [w.HBox([by_name[name] for name in " ".join(line.values()).split()], layout=FLOW)
                  for line in LINES]
-        by_name["matrix"].add_class("explorer-matrix")
-        boxes[-1].add_class("explorer-stage")
-        for box in boxes[-3:-1]:
-            box.layout.order = "1"
         super().__init__(boxes)
+        self.part.matrix.add_class("explorer-matrix")
+        self.children[-1].add_class("explorer-stage")
+        for box in self.children[-3:-1]:
+            box.layout = {**FLOW, "order": "1"}
         if self.explorer.mine:  # no answers of theirs are stored
             self.part.attack.value = "pgd20"
             self.act(self.attack_now)
@@ -156,14 +153,14 @@ class Panel(w.VBox):
     def draw(self) -> None:
         """Show the controls that the view uses, and its figure or table."""
         view = self.part.view.value
-        uses = {"table"} if view == "table" else set(VIEWS[view].uses)
+        uses = {"always", *(["table"] if view == "table" else VIEWS[view].uses)}
         if "attack" in uses and self.part.attack.value != STORED and not (
                 "seeds" in uses and self.part.seeds.value):
             uses |= {"live", "attack now"}
             self.part.attack_now.disabled = not self.explorer.waiting(self.choice())
-        for word, controls in self.shown.items():
-            for control in controls:
-                control.layout.display = None if word in uses else "none"
+        for word, names in (pair for line in LINES for pair in line.items()):
+            for name in names.split():
+                getattr(self.part, name).layout.display = None if word in uses else "none"
         try:
             self._show_table() if view == "table" else self._show_figure(uses)
         except Exception:
