@@ -73,8 +73,7 @@ def png(figure: Figure) -> bytes:
 
 
 def show(ax: Axes, alt: str = "") -> None:
-    """Show the figure of `ax`, sharp on any screen, and close it. Readers who cannot see it get
-    `alt`, or what `describe` says."""
+    """Show and close the figure of `ax`. Who cannot see it gets `alt`, or what `describe` says."""
     from IPython import display
 
     figure: Any = ax.figure
@@ -120,12 +119,9 @@ def _alike(models: Mapping[str, Some], *kinds: str) -> tuple[dict[str, list[Repo
 
 def class_bars(models: Some | Mapping[str, Some], ax: Ax = None, *,
                kind: str | Sequence[str] = "rob", order: Sequence[int] | None = None) -> Axes:
-    """Errors per class of a model, or of several models side by side.
-
-    `kind` is nat, rob or bnd, or one of them per model. The classes are in this `order`; by default
-    the first model's easiest comes first. Whiskers are Wilson's interval for one model, Student's
-    over the seeds of a recipe. Example: class_bars({"natural": load_report("exp1/natural")}).
-    """
+    """Errors per class of a model, or of several: class_bars({"natural": load_report(name)}).
+    `kind` is nat, rob or bnd, or one of them per model. By default the first model's easiest class
+    is first. Whiskers are Wilson's interval for one model, Student's over the seeds of a recipe."""
     models = models if isinstance(models, Mapping) else {"": models}
     kinds = [kind] * len(models) if isinstance(kind, str) else list(kind)
     names = {pick(KINDS, k, "kind of error") for k in kinds}
@@ -148,8 +144,8 @@ def class_bars(models: Some | Mapping[str, Some], ax: Ax = None, *,
 
 
 def side_by_side(models: Mapping[str, Some], *, width: float = 8, height: float = 3.2) -> Axes:
-    """One panel per model: its standard error per class beside the robust error, as the figures of
-    the reproduction report. The first model's easiest class comes first in every panel."""
+    """One panel per model: standard beside robust errors, as in the reproduction report. The first
+    model's easiest class is first in every panel."""
     seeds, order = _alike(models)
     drawn = panels(len(seeds), width, height, sharey=True)
     for ax, (label, reports) in zip(drawn, seeds.items(), strict=True):
@@ -294,7 +290,7 @@ def walk(p: Tensor, right: Sequence[bool] | Tensor, ax: Ax = None, *, labels: Na
 def attack_gaps(models: Mapping[str, Mapping[str, Spread]], ax: Ax = None, **labels: Any) -> Axes:
     """One row per model, one marker per attack. Where the markers of a model lie far apart, a weak
     attack overstates its robustness."""
-    attacks = list(dict.fromkeys(a for results in models.values() for a in results))
+    attacks = [*dict.fromkeys(a for results in models.values() for a in results)]
     ax = _rows(axes(ax, 8, 1.1 + 0.42 * len(models)), models)
     for i, results in enumerate(models.values()):
         for attack, (value, *interval) in zip(results, _ends(results.values()).T, strict=True):
@@ -327,8 +323,8 @@ def pareto(points: Mapping[str, tuple[Spread, Spread]], ax: Ax = None, **labels:
             ax.plot(*at, "o", ms=14, mfc="none", mec="black", mew=1.2, zorder=1)
     ax.grid(axis="x", alpha=0.3)
     ax.margins(0.12)
-    words = {"xlabel": "average error (%)", "ylabel": "worst class's error (%)"}
-    return _finish(ax, legend=False, **words | labels)
+    return _finish(ax, legend=False, **{"xlabel": "average error (%)",
+                                        "ylabel": "worst class's error (%)"} | labels)
 
 
 def confusion(matrix: Any, classes: Names, ax: Ax = None, *, most: float = 1.0) -> Axes:
@@ -401,8 +397,7 @@ def adversarial(x: Tensor, z: Tensor, ax: Ax = None) -> Axes:
 
 
 def image_rows(rows: Mapping[str, Tensor], ax: Ax = None, *, titles: Names = ()) -> Axes:
-    """Rows of images [N, C, H, W], each with its label on the left; short rows end in white.
-    `titles` stand above the images, row by row."""
+    """Rows of images [N, C, H, W], with a label on the left of each; short rows end in white."""
     n = max(map(len, rows.values()))
     x = torch.cat([torch.cat([r, r.new_ones(n - len(r), *r.shape[1:])])
                    for r in map(_fractions, rows.values())])

@@ -128,7 +128,7 @@ def test_bars_have_the_heights_of_the_errors_and_the_easiest_class_is_first() ->
 
 def test_a_dumbbell_joins_a_class_before_and_after() -> None:
     before, after = report(), report((*(n + 50 for n in EASY[:9]), 10))
-    ax = plots.dumbbells(before, reordered(after), kind="rob", labels=("control", "Reweight"))
+    ax = plots.dumbbells(seeds(), reordered(after), kind="rob", labels=("control", "Reweight"))
     order = np.argsort(before.rob.by_class, kind="stable")
     hollow, full = (line.get_ydata() for line in ax.lines)
     assert hollow == pytest.approx(100 * before.rob.by_class[order])
@@ -289,6 +289,7 @@ def test_pareto_rings_the_front_and_draws_intervals() -> None:
 
     points = {"front": (around(0.1), around(0.5)), "too": (around(0.2), around(0.4)),
               "behind": (around(0.2), around(0.6)),
+              "level": (around(0.3), around(0.5)),
               "once": (Spread.of([0.3]), Spread.of([0.7])),  # one seed has no interval
               "twin": (around(0.1), around(0.5))}
     ax = plots.pareto(points)

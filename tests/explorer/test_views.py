@@ -150,16 +150,6 @@ def test_the_path_of_an_image_says_where_it_crosses(explorer: Explorer) -> None:
     assert f"Test image {places[1]}, Bag" in chosen.alt
 
 
-def test_a_live_attack_takes_the_place_of_the_curve(explorer: Explorer) -> None:
-    choice = Choice(attack="cw20", per_class=3, eps=8, models=PAIR)
-    with pytest.raises(CourseError, match="press Attack now"):
-        explorer.draw(choice)
-    ticks: list[tuple[int, int]] = []
-    explorer.attack(choice, lambda *t: ticks.append(t))
-    assert ticks == [(30, 60)] * 2 and "30 test images" in explorer.draw(choice).alt
-    explorer.attack(choice, lambda *_: pytest.fail("a computed result is used again"))
-
-
 NONE = {"eps": 0, "row": "Trouser", "column": "Bag"}
 
 

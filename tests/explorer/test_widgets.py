@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import build
 from course_lib.explorer import explore
 from course_lib.explorer.views import Choice, Drawing
-from course_lib.lab.publish import publish
 
 with warnings.catch_warnings():  # ipywidgets' own, of comms without a kernel
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -110,14 +108,6 @@ def test_from_the_matrix_to_an_image(panel: Panel) -> None:
         assert "images of Pullover are taken for Coat" in words(panel)
 
 
-def test_attack_now_shows_progress_and_result(panel: Panel) -> None:
-    panel.part.attack.value, panel.part.per_class.value = "cw20", 2
-    assert "press Attack now" in words(panel) and panel.part.picture.value == ""
-    panel.part.attack_now.click()
-    assert (panel.part.progress.value, panel.part.progress.max) == (40, 40)
-    assert "cw20 at 8/255 on 20 test images" in words(panel)
-
-
 def test_saving(panel: Panel, tmp_path: Path) -> None:
     panel.part.save.click()
     assert (tmp_path / "saved" / "errors-8.png").read_bytes() == picture(panel)
@@ -132,16 +122,6 @@ def test_saving(panel: Panel, tmp_path: Path) -> None:
     panel.part.words.value, panel.out = "", tmp_path / "saved" / "errors-8.png"
     panel.part.save.click()
     assert "Cannot write" in words(panel)
-
-
-def test_folders_of_ones_own(panel: Panel, tmp_path: Path) -> None:
-    publish("mine/one", 0, build("lenet5"), {"made_from": {}, "reports": []}, tmp_path / "runs")
-    for folder, says in (("", "There is no folder"), ("<b>", "There is no folder '&lt;b&gt;'"), (
-            str(tmp_path / "runs"), "1 of your own are among the models now: runs: mine/one.")):
-        panel.part.folder.value = folder
-        panel.part.open_folder.click()
-        assert says in panel.part.note.value.replace("&#x27;", "'")
-    assert "runs: mine/one" in panel.part.two.options and panel.choice().models == MODELS[:2]
 
 
 def test_an_error_is_a_sentence(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
