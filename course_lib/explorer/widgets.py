@@ -176,10 +176,10 @@ class Panel(w.VBox):
         raw, at = plots.png(figure), figure.axes[-1].get_position()
         over = OVER.format(*(100 * v for v in (at.x0, 1 - at.y1, at.width, at.height)),
                            len(self.part.row.options))
-        self.saves = raw, "png"
+        self.saves, data = (raw, "png"), base64.b64encode(raw).decode()
         self.part.picture.value = (
-            f'{over}<img class="explorer-figure" alt="{html.escape(alt)}" style="display: block; '
-            f'width: 100%" src="data:image/png;base64,{base64.b64encode(raw).decode()}">')
+            f'{over}<img class="explorer-figure" style="display: block; width: 100%" '
+            f'alt="{html.escape(alt)}" src="data:image/png;base64,{data}">')
         if self.part.view.value == "confusion":  # only now, when its style is there
             self.part.matrix.layout.display = None
             alt += " Click a cell of the right matrix to see its images."

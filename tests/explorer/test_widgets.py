@@ -16,6 +16,7 @@ import pytest
 
 from course_lib.explorer import explore
 from course_lib.explorer.views import Choice, Drawing
+from tools.execute import PICTURE
 
 with warnings.catch_warnings():  # ipywidgets' own, of comms without a kernel
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -37,7 +38,8 @@ def words(panel: Panel) -> str:
 
 
 def picture(panel: Panel) -> bytes:
-    (data,) = re.findall(r"data:image/png;base64,([^\"]+)", panel.part.picture.value)
+    """As the stored notebook finds it."""
+    ((_, data),) = PICTURE.findall(panel.part.picture.value)
     return base64.b64decode(data)
 
 
