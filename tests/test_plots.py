@@ -289,7 +289,7 @@ def test_pareto_rings_the_front_and_draws_intervals() -> None:
 
     points = {"front": (around(0.1), around(0.5)), "too": (around(0.2), around(0.4)),
               "behind": (around(0.2), around(0.6)),
-              "level": (around(0.3), around(0.5)),
+              "level": (around(0.3), around(0.4)),
               "once": (Spread.of([0.3]), Spread.of([0.7])),  # one seed has no interval
               "twin": (around(0.1), around(0.5))}
     ax = plots.pareto(points)
