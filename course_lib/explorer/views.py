@@ -305,10 +305,13 @@ def sides(x: Explorer, choice: Choice) -> str:
     to.axhline(100 / len(classes), color="0.4", lw=1, ls=":")
     for ax in (soon, to):  # long names of ten classes under a narrow figure
         ax.tick_params(axis="x", labelrotation=60)
-    uneven = [f" {m}: {float(diagnostics.from_uniform(t)):.0%} of the wrong answers would have to "
-              "move to be even." for m, t in target.items()]
-    return (f"Left and middle: the first {choice.per_class} images of each class, live; right: "
-            f"{choice.under(len(curves[label].y))}.{''.join(uneven)} {plots.describe(x.figure)}.")
+    alt = (f"Left and middle: the first {choice.per_class} images of each class, live; right: "
+           f"{choice.under(len(curves[label].y))}.")
+    for m, t in target.items():
+        alt += (f" {m}: {classes[int(np.argmin(steps[m]))]} is lost soonest ({min(steps[m]):.0f} "
+                f"steps), {classes[int(t.argmax())]} takes {t.max():.0%} of the wrong answers; "
+                f"{diagnostics.from_uniform(t):.0%} of them would have to move to be even.")
+    return alt
 
 
 def history(x: Explorer, choice: Choice) -> str:
@@ -320,13 +323,18 @@ def history(x: Explorer, choice: Choice) -> str:
                           "written at the end of the first epoch.")
     checks = [Report.from_json(e["validation"][0]) for e in epochs if e.get("validation")]
     first, *second = x.axes(2, 11, 3.2) if checks else x.axes(1, 6, 3.2)
-    plots.curves({"training loss": [e["loss"] for e in epochs]}, first)
+    plots.curves({"training loss": (losses := [e["loss"] for e in epochs])}, first)
+    alt = (f"Training of {source.label}: the loss went from {losses[0]:.3f} to {losses[-1]:.3f} in "
+           f"{len(epochs)} epochs.")
     for ax in second:
+        last = checks[-1].rob
         plots.curves({"standard": [100 * r.nat.mean for r in checks],
                       "robust": [100 * r.rob.mean for r in checks],
                       "worst class": [100 * r.rob.worst for r in checks]}, ax,
                      ylabel="validation error (%)")
-    return f"Training of {source.label}: {len(epochs)} epochs. {plots.describe(x.figure)}."
+        alt += (f" Robust validation error at the last check: average {100 * last.mean:.1f} %, "
+                f"worst class {checks[-1].worst_class} {100 * last.worst:.1f} %.")
+    return alt
 
 
 def scores_in(record: Mapping[str, Any]) -> dict[str, tuple[str, Any, Any, float]]:

@@ -122,7 +122,7 @@ def test_every_view(seen: Seen) -> None:
     for name, words in {
             "All budgets": "against the budget", "Confusion matrix": "Confusion matrices",
             "Images of a cell": "Shown: 1 to", "One image": "Test image",
-            "Source and target": "mean steps withstood", "Scores": "CAU: accuracy of each class",
+            "Source and target": "is lost soonest", "Scores": "CAU: accuracy of each class",
             "Training": "Training of exp1/natural", "Errors by class": "95 % intervals"}.items():
         seen.after(lambda name=name: seen.press(name), words)
         seen.kept(name.lower().replace(" ", "-"))
