@@ -3,6 +3,7 @@ inputs changes."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import html
 import os
@@ -159,9 +160,11 @@ def still(output: NotebookNode, state: dict[str, Any]) -> list[NotebookNode]:
     while waiting:
         widget = state.get(waiting.pop(0), {}).get("state", {})
         shown += widget.get("outputs", [])
-        shown += [new_output("display_data", {"image/png": png, "text/plain": html.unescape(alt)},
-                             metadata={"image/png": {"alt": html.unescape(alt)}})
-                  for alt, png in PICTURE.findall(str(widget.get("value", "")))]
+        for alt, png in PICTURE.findall(str(widget.get("value", ""))):
+            width = int.from_bytes(base64.b64decode(png[:32])[16:20]) // 2  # it is drawn at 2x
+            shown.append(new_output(
+                "display_data", {"image/png": png, "text/plain": html.unescape(alt)},
+                metadata={"image/png": {"alt": html.unescape(alt), "width": width}}))
         waiting += [child.removeprefix("IPY_MODEL_") for child in widget.get("children", [])]
     return shown
 

@@ -76,11 +76,8 @@ def compute_curve(model: nn.Module, split: Split, attack: str = ATTACK,
                   budgets: Sequence[int] = BUDGETS, *, per_class: int | None = None,
                   batch: int = 500, seed: int = 0,
                   tick: Callable[[int], object] = lambda images: None) -> Curve:
-    """Attack every image, or the first `per_class` of each class, at each budget, as `evaluate`.
-
-    The same seed and batch give the errors of a stored report. `tick` is called with the number of
-    images after each batch of each budget.
-    """
+    """Attack every image, or the first `per_class` of each class, at each budget, as `evaluate`
+    with this seed and batch. `tick` gets the number of images of each batch at each budget."""
     places = torch.cat([torch.nonzero(split.y == c).flatten()[:per_class]
                         for c in range(len(split.classes))]).sort().values
     part, walker = split.take(places), pick(ATTACKS, attack, "attack")
@@ -88,19 +85,16 @@ def compute_curve(model: nn.Module, split: Split, attack: str = ATTACK,
     answers = [predictions(model, part, walker.at(eps / 255), batch=batch, seed=seed, tick=tick)
              for eps in levels or [0]]
     predicted = torch.stack([answers[0][1], *(attacked for _, _, attacked in answers)])
-    eps = (0, *levels)
-    return Curve(attack, eps, predicted[: len(eps)], part.y, places, split.classes)
+    return Curve(attack, (0, *levels), predicted[: len(levels) + 1], part.y, places, split.classes)
 
 
 def current(name: str, seed: int, data: str, root: Path | None = None) -> dict[str, Any] | None:
     """A curve's row in the manifest, if weights, images (`data`, a digest) and attack are still the
     same."""
     row = curve_files(root).entries().get(name, {}).get(str(seed))
-    if row is None:
-        return None
-    weights = entry(name, seed, root).get("weights", {}).get("sha256")
-    same = {"weights": weights, "data": data, "attack": ATTACK}.items() <= row.items()
-    return row if same else None
+    weights = row and entry(name, seed, root).get("weights", {}).get("sha256")
+    same = {"weights": weights, "data": data, "attack": ATTACK}
+    return row if row and same.items() <= row.items() else None
 
 
 def load_curve(name: str, split: Split, *, seed: int = 0, root: Path | None = None) -> Curve:

@@ -12,11 +12,12 @@ import functools
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import torch
 from torch import nn
 
@@ -32,9 +33,6 @@ from course_lib.models import MODELS, build
 from course_lib.tables import WIDE, wide
 from course_lib.zoo import StoredModel, load_model, load_record, manifest, models_dir
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 COLUMNS: tuple[str, ...] = ("model", "data", "method", *WIDE)
 ADVICE = "Give the folder that trainings wrote to, such as results or runs."
 
@@ -47,6 +45,7 @@ class Source:
     name: str = ""
     seed: int = 0
     root: Path | None = None
+    live: dict[Any, Curve] = field(default_factory=dict)  # predictions by attack, budget, images
 
     @cached_property
     def model(self) -> nn.Module:
@@ -76,21 +75,18 @@ class Checkpoint(Source):
         """The training's state, and its identity."""
         path = self.folder / RECORD
         identity = parse_json(read_bytes(path), path)["identity"]
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            newest = Store(self.folder).latest()
-        if newest is None:
-            reasons = " ".join(str(w.message) for w in caught)
-            raise CourseError(f"{self.folder} holds no checkpoint that verifies. {reasons}".strip())
-        return {**newest[1], "identity": identity}
+        with warnings.catch_warnings():  # of damaged files
+            warnings.simplefilter("ignore")
+            if newest := Store(self.folder).latest():
+                return {**newest[1], "identity": identity}
+        raise CourseError(f"{self.folder} holds no checkpoint that verifies. Train it again.")
 
     @cached_property
     def record(self) -> dict[str, Any]:
         """The part of a finished training's record that a checkpoint has."""
-        classes = self.state["identity"]["classes"].split(", ")
         done = f"checkpoint after {self.state.get('epoch')} epochs"
-        made = {"classes": classes, "recipe": {"method": {"name": done}}}
-        return {"made_from": made, "history": self.state.get("history", [])}
+        return {**_made(self.state["identity"]["classes"].split(", "), done),
+                "history": self.state.get("history", [])}
 
     @cached_property
     def model(self) -> nn.Module:
@@ -104,6 +100,10 @@ class Checkpoint(Source):
         raise CourseError(f"This checkpoint is of {kind}, which fits none of: {', '.join(MODELS)}.")
 
 
+def _made(classes: Any, method: str) -> dict[str, Any]:
+    return {"made_from": {"classes": classes, "recipe": {"method": {"name": method}}}}
+
+
 def in_hand(label: str, model: nn.Module | str) -> Source:
     """A network of the reader's (or what load_model takes), and the classes that it tells apart:
     those of the first embedded images that fit it."""
@@ -113,8 +113,7 @@ def in_hand(label: str, model: nn.Module | str) -> Source:
         where = next(network.parameters(), torch.empty(0)).device
         with contextlib.suppress(CourseError):
             check_fit(network, test.images(slice(0, 1)).to(where), len(test.classes))
-            source.record = {"made_from": {"classes": test.classes,
-                                           "recipe": {"method": {"name": "your own"}}}}
+            source.record = _made(test.classes, "your own")
             return source
     raise CourseError(f"{label} is {type(network).__name__}, which takes none of the embedded "
                       "images. Give a torch.nn.Module for Fashion-MNIST or CIFAR-10.")
@@ -131,7 +130,7 @@ def stored(root: Path | None = None, prefix: str = "") -> dict[str, Source]:
 
 
 def from_folder(folder: str | Path) -> dict[str, Source]:
-    """The models of a reader's own folder: those that manifests name, and stores of checkpoints."""
+    """The models below a reader's own folder, and stores of checkpoints."""
     base = Path(folder).expanduser()
     if not str(folder) or not os.path.isdir(base):
         raise CourseError(f"There is no folder {str(folder)!r}. {ADVICE}")
@@ -164,40 +163,33 @@ def images_of(classes: tuple[str, ...]) -> Split:
                       "this model the explorer shows scores and training only.")
 
 
-def table(sources: Mapping[str, Source], *, sort: str = "model", down: bool = False,
-          words: str = "") -> pd.DataFrame:
+def table(sources: Mapping[str, Source], sort: str = "model", words: str = "") -> pd.DataFrame:
     """One row per model with its stored errors, sorted by a column; missing values come last. Only
     models whose names, descriptions or errors hold all the `words`."""
-    import pandas as pd
-
-    rows, made, groups = [], dict[str, tuple[dict[str, Any], str]](), dict[Any, list[StoredModel]]()
+    rows, groups = [], dict[Any, list[StoredModel]]()
     for label, source in sorted(sources.items()):
+        rows.append({"model": label})
         try:
             recipe = source.record.get("made_from", {}).get("recipe", {})
-            row = {"data": recipe.get("dataset", ""),
-                   "method": recipe.get("method", {}).get("name", "")}
             reports = [*map(Report.from_json, source.record.get("reports", []))]
-            made[label] = row, recipe.get("about", "")
             groups.setdefault(source.classes, []).append(
-                StoredModel(label, 0, {}, {}, row["data"], row["method"], reports))
+                StoredModel(label, 0, {}, {}, "", "", reports))
+            rows[-1] |= {"data": recipe.get("dataset", ""), "about": recipe.get("about", ""),
+                         "method": recipe.get("method", {}).get("name", "")}
         except Exception as error:  # a reader's own files may hold anything
-            made[label] = {"method": f"cannot be read: {error}"}, ""
+            rows[-1]["method"] = f"cannot be read: {error}"
     # the errors in one column are of the same images
     errors = {m.name: found for group in groups.values()
               for m, found in zip(group, wide(group), strict=True)}
-    for label, (row, about) in made.items():
-        row |= errors.get(label, {})
-        text = " ".join(map(str, [label, about, *row.values()])).casefold()
-        if all(word in text for word in words.casefold().split()):
-            rows.append({"model": label, **row})
-    frame = pd.DataFrame(rows, dtype=object)
-    return frame.sort_values(sort, ascending=not down, kind="stable") if sort in frame else frame
+    rows = [row | errors.get(row["model"], {}) for row in rows]
+    texts = (" ".join(map(str, row.values())).casefold() for row in rows)
+    frame = pd.DataFrame([row for row, text in zip(rows, texts, strict=True) if all(
+        word in text for word in words.casefold().split())], dtype=object)
+    return frame.sort_values(sort, kind="stable") if sort in frame else frame
 
 
 def as_html(frame: pd.DataFrame) -> str:
     """The table with errors in percent: words to the left, numbers to the right."""
-    import pandas as pd
-
     shown = frame[[c for c in COLUMNS if c in frame]]
     with pd.option_context("display.max_colwidth", None):
         text = shown.to_html(index=False, border=0, na_rep="", justify="right",

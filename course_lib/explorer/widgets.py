@@ -19,34 +19,39 @@ from typing import Any
 
 import ipywidgets as w
 
+from course_lib import plots
 from course_lib.attacks import ATTACKS
 from course_lib.errors import CourseError
 from course_lib.explorer.curves import BUDGETS
 from course_lib.explorer.sources import COLUMNS, as_html, from_folder, table
-from course_lib.explorer.views import STORED, VIEWS, Choice, Drawing, Explorer
+from course_lib.explorer.views import STORED, VIEWS, Choice, Explorer
 from course_lib.files import write_together
 
 TITLES = {name: view.title for name, view in VIEWS.items()} | {"table": "Table"}
 NONE = "(no second model)"
 LINES = (  # the parts of each line, after the word in `View.uses` that shows them
-    {"always": "one two words"}, {"attack": "attack eps"},
+    {"always": "one two words"}, {"attack": "attack eps", "seeds": "seeds"},
     {"live": "per_class", "attack now": "attack_now progress"}, {"always": "view"},
-    {"score": "score"}, {"of": "of", "cell": "row column number to_mistake show_cell show_image"},
-    {"table": "sort down"}, {"always": "note"}, {"always": "picture"},
-    {"always": "save_csv save_png saved"}, {"always": "folder open_folder"})
-BUTTONS = {  # text, tooltip, and the method of the panel that it calls with these words
-    "attack_now": ("Attack now", "Run the attack on the first images of each class", "attack_now"),
-    "to_mistake": ("Most frequent mistake", "Choose the largest cell off the diagonal",
-                   "to_mistake"),
-    "show_cell": ("Show the images of this cell", "Go to the images of this cell", "show", "cell"),
-    "show_image": ("Show this image", "Go to this image", "show", "image"),
-    "save_csv": ("Save the numbers (CSV)", "The numbers shown, as a table", "save", "csv"),
-    "save_png": ("Save the figure (PNG)", "The figure shown, as a picture", "save", "png"),
-    "open_folder": ("Open the folder", "Put finished and checkpointed runs beside the bundled "
-                    "models", "open_folder")}
+    {"score": "score"}, {"of": "of", "cell": "row column number show_cell show_image"},
+    {"table": "sort"}, {"always": "note"},
+    {"always": "save saved"}, {"always": "folder open_folder"},
+    # last for the keyboard, because the matrix has a hundred cells; shown above the last two
+    {"always": "picture", "matrix": "matrix"})
+BUTTONS = {"attack_now": "Attack now", "show_cell": "Show the images of this cell",
+           "show_image": "Show this image", "save": "Save", "open_folder": "Open the folder"}
 WIDE: Any = {"description_width": "initial"}
 FLOW: Any = {"flex_flow": "row wrap", "align_items": "center"}
 WRONG = "background: #fdf1ea; border-left: 4px solid #b3470d; padding: 4px 8px;"
+# transparent buttons over the cells of the right matrix, at these parts of the figure (in percent)
+OVER = """<style>
+.explorer-stage {{position: relative}} .explorer-stage > * {{margin: 0}}
+.explorer-matrix {{position: absolute; left: {}%; top: {}%; width: {}%; height: {}%}}
+.explorer-matrix > div {{display: grid; grid-template-columns: repeat({}, 1fr);
+    width: 100%; height: 100%}}
+.explorer-matrix button {{all: unset !important; cursor: pointer !important;
+    overflow: hidden !important; color: transparent !important; font-size: 1px !important}}
+.explorer-matrix button:is(:hover, :focus) {{outline: 2px solid #D55E00 !important}}
+</style>"""
 
 
 def parts(names: Sequence[str], one: str, two: str, folder: str) -> dict[str, w.Widget]:
@@ -60,6 +65,8 @@ def parts(names: Sequence[str], one: str, two: str, folder: str) -> dict[str, w.
         "attack": drop(description="Attack", options=[("PGD-20, precomputed", STORED), *live]),
         "eps": w.IntSlider(value=8, min=BUDGETS[0], max=BUDGETS[-1], step=BUDGETS[1] - BUDGETS[0],
                            description="ε (of 255)", style=WIDE),
+        "seeds": w.Checkbox(value=False, description="mean over all seeds (8 or 16 of 255)",
+                            indent=False, layout={"width": "auto"}),
         "per_class": number(description="images a class", value=20, max=1000,
                             layout={"width": "180px"}),
         "progress": w.IntProgress(value=0, max=1, description="", layout={"width": "220px"}),
@@ -70,15 +77,14 @@ def parts(names: Sequence[str], one: str, two: str, folder: str) -> dict[str, w.
         "column": drop(description="taken for", options=[("", 0)]),
         "number": number(description="image", value=1, max=1, layout={"width": "140px"}),
         "sort": drop(description="sorted by", options=COLUMNS),
-        "down": w.Checkbox(value=False, description="largest first", indent=False,
-                           layout={"width": "130px"}),
         "words": w.Text(description="Only models with", placeholder="fashion-mnist trades",
                         style=WIDE, continuous_update=False),
-        "note": w.HTML(), "picture": w.HTML(), "saved": w.HTML(),
+        "note": w.HTML(), "picture": w.HTML(layout={"width": "100%"}), "saved": w.HTML(),
+        "matrix": w.ToggleButtons(options=[]),
         "folder": w.Text(value=folder, description="Your own runs, in", placeholder="results",
                          style=WIDE, layout={"width": "420px"}),
-        **{name: w.Button(description=text, tooltip=tip, layout={"width": "auto"})
-           for name, (text, tip, *_) in BUTTONS.items()}}
+        **{name: w.Button(description=text, layout={"width": "auto"})
+           for name, text in BUTTONS.items()}}
 
 
 class Panel(w.VBox):
@@ -88,24 +94,27 @@ class Panel(w.VBox):
         self.explorer, self.out = Explorer(models), out
         # JupyterLab may answer two controls in two threads of the kernel (subshells)
         self.lock, self.busy = threading.RLock(), False
-        self.drawing: Drawing | None = None
-        self.rows: Any = []
+        self.saves = (b"", "")  # what the button Save writes, and its ending
         names = list(self.explorer.models)
         first = [m for m in Choice.models if models is None and m in names]
         one, two = [*(first or names), NONE][:2]
         by_name = parts(names, one, two, str(folder or ""))
         self.part = SimpleNamespace(**by_name)
-        for name, (_, _, method, *words) in BUTTONS.items():
-            action = partial(getattr(self, method), *words)
-            by_name[name].on_click(lambda _, action=action: self.act(action))
+        then: dict[str, Callable[[], str | None]] = {
+            "words": self.choose, "matrix": self.click, "attack_now": self.attack_now,
+            "show_cell": partial(self.show, "cell"), "show_image": partial(self.show, "image"),
+            "save": self.save, "open_folder": self.open_folder}
+        for name in BUTTONS:
+            by_name[name].on_click(lambda _, name=name: self.act(then[name]))
         for name in by_name.keys() - {*BUTTONS, "folder"}:
-            then = self.choose if name == "words" else None
-            by_name[name].observe(lambda _, then=then: self.act(then), names="value")
-        self.shown: dict[str, list[w.Widget]] = {
-            word: [by_name[name] for name in names.split()]
-            for line in LINES for word, names in line.items() if word != "always"}
-        lines = [[by_name[name] for name in " ".join(line.values()).split()] for line in LINES]
-        super().__init__([w.HBox(line, layout=FLOW) if line[1:] else line[0] for line in lines])
+            by_name[name].observe(lambda _, name=name: self.act(then.get(name)), names="value")
+        boxes = [w.HBox([by_name[name] for name in " ".join(line.values()).split()], layout=FLOW)
+                 for line in LINES]
+        super().__init__(boxes)
+        self.part.matrix.add_class("explorer-matrix")
+        self.children[-1].add_class("explorer-stage")
+        for box in self.children[-3:-1]:
+            box.layout = {**FLOW, "order": "1"}
         if self.explorer.mine:  # no answers of theirs are stored
             self.part.attack.value = "pgd20"
             self.act(self.attack_now)
@@ -144,17 +153,18 @@ class Panel(w.VBox):
     def draw(self) -> None:
         """Show the controls that the view uses, and its figure or table."""
         view = self.part.view.value
-        uses = {"table"} if view == "table" else set(VIEWS[view].uses)
-        if "attack" in uses and self.part.attack.value != STORED:
+        uses = {"always", *(["table"] if view == "table" else VIEWS[view].uses)}
+        if "attack" in uses and self.part.attack.value != STORED and not (
+                "seeds" in uses and self.part.seeds.value):
             uses |= {"live", "attack now"}
             self.part.attack_now.disabled = not self.explorer.waiting(self.choice())
-        for word, controls in self.shown.items():
-            for control in controls:
-                control.layout.display = None if word in uses else "none"
+        for word, names in (pair for line in LINES for pair in line.items()):
+            for name in names.split():
+                getattr(self.part, name).layout.display = None if word in uses else "none"
         try:
             self._show_table() if view == "table" else self._show_figure(uses)
         except Exception:
-            self.part.picture.value, self.drawing, self.rows = "", None, []
+            self.part.picture.value, self.saves = "", (b"", "")
             raise
 
     def _show_figure(self, uses: set[str]) -> None:
@@ -162,23 +172,32 @@ class Panel(w.VBox):
             self._offer_cells()
         if "score" in uses:
             self._offer(self.part.score, self.explorer.scores(self.choice().models) or [""])
-        self.drawing = self.explorer.draw(self.choice())
-        self.rows, alt = self.drawing.rows, self.drawing.alt
-        png = base64.b64encode(self.drawing.png()).decode()
+        figure, alt = self.explorer.draw(self.choice())
+        raw, at = plots.png(figure), figure.axes[-1].get_position()
+        over = OVER.format(*(100 * v for v in (at.x0, 1 - at.y1, at.width, at.height)),
+                           len(self.part.row.options))
+        self.saves, data = (raw, "png"), base64.b64encode(raw).decode()
         self.part.picture.value = (
-            f'<img class="explorer-figure" style="max-width: 100%" alt="{html.escape(alt)}" '
-            f'src="data:image/png;base64,{png}">')
+            f'{over}<img class="explorer-figure" style="display: block; width: 100%" '
+            f'alt="{html.escape(alt)}" src="data:image/png;base64,{data}">')
+        if self.part.view.value == "confusion":  # only now, when its style is there
+            self.part.matrix.layout.display = None
+            alt += " Click a cell of the right matrix to see its images."
+        self.children[-1].layout.max_width = f"{100 * figure.get_figwidth():.0f}px"
         self.say(alt)
 
     def _offer_cells(self) -> None:
         """Offer the model's classes, at first its most frequent mistake, and the cell's images."""
-        classes = self.explorer.detail(self.choice()).classes
+        part, classes = self.part, self.explorer.detail(self.choice()).classes
         options = tuple((c, i) for i, c in enumerate(classes))
-        if self.part.row.options != options:
+        if part.row.options != options:
             mistake = self.explorer.mistake(self.choice())
-            for control, value in zip((self.part.row, self.part.column), mistake, strict=True):
+            for control, value in zip((part.row, part.column), mistake, strict=True):
                 control.options, control.value = options, value
-        self.part.number.max = max(1, len(self.explorer.cell(self.choice())[0]))
+            part.matrix.options = [(f"{a} taken for {b}", (i, j)) for a, i in options
+                                   for b, j in options]
+        part.matrix.value = None  # the next click changes it, whatever cell it is on
+        part.number.max = max(1, len(self.explorer.cell(self.choice())[0]))
 
     def _offer(self, control: w.Dropdown, options: Sequence[str]) -> None:
         """New options; the choice stays if it is still among them."""
@@ -187,16 +206,23 @@ class Panel(w.VBox):
             control.options, control.value = tuple(options), value
 
     def _show_table(self) -> None:
-        sort, down, words = (getattr(self.part, name).value for name in ("sort", "down", "words"))
-        self.drawing = None
-        self.rows = table(self.explorer.models, sort=sort, down=down, words=words)
+        sort = self.part.sort.value
+        rows = table(self.explorer.models, sort, self.part.words.value)
+        self.saves = rows.to_csv(index=False).encode() if len(rows) else b"", "csv"
         self.part.picture.value = ('<div style="overflow-x: auto; max-height: 480px">'
-                                   f'{as_html(self.rows)}</div>')
-        self.say(f"{len(self.rows)} of {len(self.explorer.models)} models, sorted by {sort}. "
+                                   f'{as_html(rows)}</div>')
+        self.children[-1].layout.max_width = None
+        self.say(f"{len(rows)} of {len(self.explorer.models)} models, sorted by {sort}. "
                  "Errors in percent on the test set, average and worst class; robust: PGD-20.")
 
     def show(self, view: str) -> None:
         self.part.view.value = view
+
+    def click(self) -> None:
+        """Show the images of the cell of the matrix that was clicked."""
+        self.part.row.value, self.part.column.value = self.part.matrix.value
+        self.part.number.value = 1
+        self.show("cell")
 
     def attack_now(self) -> None:
         """Run the chosen attack, with progress; other controls wait."""
@@ -208,10 +234,6 @@ class Panel(w.VBox):
             bar.description = f"{bar.value} of {total}"
 
         self.explorer.attack(self.choice(), tick)
-
-    def to_mistake(self) -> None:
-        self.part.row.value, self.part.column.value = self.explorer.mistake(self.choice())
-        self.part.number.value = 1
 
     def choose(self) -> str | None:
         """Offer only models with these words."""
@@ -229,19 +251,11 @@ class Panel(w.VBox):
         return (f"{len(new)} of your own are among the models now: "
                 f"{', '.join(new[:5])}{' …' if len(new) > 5 else ''}.")
 
-    def save(self, kind: str) -> None:
-        """Write the figure or its numbers to a file, and offer it as a download."""
-        import pandas as pd
-
-        if kind == "png" and self.drawing is None:
-            raise CourseError("There is no figure to save here. Choose a view that draws one.")
-        if not len(self.rows):
-            raise CourseError("There is no row to write. Change the words that rows must hold.")
-        raw, mime = ((self.drawing.png(150), "image/png") if self.drawing and kind == "png" else
-                     (pd.DataFrame(self.rows, dtype=object).to_csv(index=False).encode(),
-                      "text/csv"))
-        path = self.out / f"{self.part.view.value}-{self.part.eps.value}.{kind}"
+    def save(self) -> None:
+        """Write the figure (PNG) or the table (CSV) to a file."""
+        raw, ending = self.saves
+        if not raw:
+            raise CourseError("Nothing is shown that could be saved. Choose something else first.")
+        path = self.out / f"{self.part.view.value}-{self.part.eps.value}.{ending}"
         write_together({path: raw})
-        link = f"data:{mime};base64,{base64.b64encode(raw).decode()}"
-        self.part.saved.value = (f'<span role="status">Saved to {html.escape(str(path))}; '
-                                 f'<a download="{path.name}" href="{link}">download it</a>.</span>')
+        self.part.saved.value = f'<span role="status">Saved to {html.escape(str(path))}.</span>'

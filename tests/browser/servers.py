@@ -30,15 +30,12 @@ OPENING, PATIENCE = 120_000, 30_000  # milliseconds; a busy machine is slow, not
 
 
 def chromium() -> str:
-    """Where the browser is. In CI it must be there; elsewhere a test that needs it is skipped, and
-    says so."""
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None and os.environ.get("CI"):
+    """Where the browser is. In CI it must be there; elsewhere a test that needs it is skipped."""
+    for path in filter(None, map(shutil.which, NAMES)):
+        return path
+    if os.environ.get("CI"):
         pytest.fail("There is no browser here, and CI must have one: .ci/run installs chromium.")
-    if found is None:
-        pytest.skip(f"None of {', '.join(NAMES)} is installed: the explorer is not looked at in a "
-                    "browser.")
-    return found
+    pytest.skip(f"None of {', '.join(NAMES)} is installed: no look at the explorer in a browser.")
 
 
 @contextlib.contextmanager
@@ -58,21 +55,17 @@ def command(kind: str, port: int) -> list[str]:
     if kind == "voila":
         return [python, "-m", "voila", NOTEBOOK, f"--port={port}", "--no-browser",
                 "--Voila.ip=127.0.0.1", "--Voila.log_level=ERROR"]
-    root = ["--allow-root"] if os.geteuid() == 0 else []
     return [python, "-m", "jupyterlab", f"--port={port}", "--no-browser", "--ip=127.0.0.1",
-            "--IdentityProvider.token=",
-            "--ServerApp.password=", "--ServerApp.port_retries=0", "--ServerApp.log_level=ERROR",
-            *root]
+            "--IdentityProvider.token=", "--ServerApp.password=", "--ServerApp.port_retries=0",
+            "--ServerApp.log_level=ERROR", *["--allow-root"] * (os.geteuid() == 0)]
 
 
 def surroundings(folder: Path) -> dict[str, str]:
     """Nothing of this machine's settings, and none left behind."""
-    own = {"JUPYTER_CONFIG_DIR": "config", "JUPYTERLAB_SETTINGS_DIR": "settings",
-           "JUPYTERLAB_WORKSPACES_DIR": "spaces",
-           "IPYTHONDIR": "ipython", "JUPYTER_RUNTIME_DIR": "runtime"}
-    places = {name: str(folder / place) for name, place in own.items()}
-    return {**os.environ, **places, "PYTHONPATH": str(ROOT), "JUPYTER_PREFER_ENV_PATH": "1",
-            "PYTHONWARNINGS": "ignore"}
+    own = ("JUPYTER_CONFIG_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR",
+           "IPYTHONDIR", "JUPYTER_RUNTIME_DIR")
+    return {**os.environ, **{name: str(folder / name.lower()) for name in own},
+            "PYTHONPATH": str(ROOT), "JUPYTER_PREFER_ENV_PATH": "1", "PYTHONWARNINGS": "ignore"}
 
 
 @contextlib.contextmanager

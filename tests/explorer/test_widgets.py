@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import build
 from course_lib.explorer import explore
 from course_lib.explorer.views import Choice, Drawing
-from course_lib.lab.publish import publish
+from tools.execute import PICTURE
 
 with warnings.catch_warnings():  # ipywidgets' own, of comms without a kernel
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -39,13 +38,19 @@ def words(panel: Panel) -> str:
 
 
 def picture(panel: Panel) -> bytes:
-    (data,) = re.findall(r"data:image/png;base64,([^\"]+)", panel.part.picture.value)
+    """As the stored notebook finds it."""
+    ((_, data),) = PICTURE.findall(panel.part.picture.value)
     return base64.b64decode(data)
+
+
+def visible(panel: Panel, *names: str) -> list[str]:
+    return [n for n in names if getattr(panel.part, n).layout.display != "none"]
 
 
 @pytest.mark.parametrize(("control", "value", "shows"), [
     ("eps", 12, "12/255"), ("one", "exp3/remargin-05", "exp3/remargin-05: average"),
-    ("two", NONE, "Errors by class"), ("view", "budgets", "against the budget")])
+    ("two", NONE, "Errors by class"), ("view", "budgets", "against the budget"),
+    ("seeds", True, "exp1/natural, 5 seeds: average 56.5")])
 def test_it_opens_with_two_models_and_each_control_draws_anew(panel: Panel, control: str,
                                                               value: object, shows: str) -> None:
     before = picture(panel)
@@ -57,40 +62,39 @@ def test_it_opens_with_two_models_and_each_control_draws_anew(panel: Panel, cont
 
 
 def test_every_view_opens_with_the_controls_that_it_uses(panel: Panel) -> None:
-    parts, drawn = ("of", "sort", "per_class", "eps", "score", "row", "attack_now"), set()
-    shown: dict[str, list[str]] = {}
-    for view in TITLES:
-        panel.part.view.value = view
+    parts = ["attack_now", "of", "sort", "per_class", "eps", "score", "row", "seeds", "matrix"]
+    drawn, in_cell = set(), ["of", "eps", "row"]
+    for view, controls in {
+            "errors": ["eps", "seeds"], "budgets": ["eps"], "confusion": [*in_cell, "matrix"],
+            "cell": in_cell, "image": in_cell, "fairness": ["of", "per_class", "eps"],
+            "scores": ["score"], "history": ["of"], "table": ["sort"]}.items():
+        panel.show(view)
         drawn.add(panel.part.picture.value)
         assert "cannot be shown" not in words(panel) and len(panel.part.picture.value) > 1_000
-        shown[view] = [n for n in parts if getattr(panel.part, n).layout.display != "none"]
+        assert visible(panel, *parts) == controls
     assert len(drawn) == len(TITLES)
-    in_cell = ["of", "eps", "row"]
-    assert shown == {
-        "errors": ["eps"], "budgets": ["eps"], "confusion": in_cell, "cell": in_cell,
-        "image": in_cell, "fairness": ["of", "per_class", "eps"], "scores": ["score"],
-        "history": ["of"], "table": ["sort"]}
     panel.part.attack.value = "pgd10"
-    assert panel.part.attack_now.layout.display == "none", "a table needs no attack"
-    panel.part.view.value = "errors"
-    assert panel.part.attack_now.layout.display is None
+    assert not visible(panel, "attack_now"), "a table needs no attack"
+    panel.show("errors")
+    assert visible(panel, "attack_now")
+    panel.part.seeds.value = True
+    assert not visible(panel, "attack_now"), "it would do nothing here"
+    assert "No report of exp1/natural under pgd10" in words(panel)
 
 
 def test_the_choice_of_a_score_is_kept(panel: Panel) -> None:
-    panel.part.view.value = "scores"
+    panel.show("scores")
+    hard = "CRU_s, pgd20 at 16/255"
     assert panel.part.score.value == "CAU" and words(panel).startswith("CAU: accuracy of each")
-    before, hard = picture(panel), "CRU_s, pgd20 at 16/255"
     panel.part.score.value = hard
-    assert picture(panel) != before and words(panel).startswith(hard)
     panel.part.one.value, panel.part.two.value = "exp3/remargin-05", NONE
     assert panel.part.score.value == hard and words(panel).startswith(hard)
     assert "exp1" not in words(panel)
 
 
 def test_from_the_matrix_to_an_image(panel: Panel) -> None:
-    panel.part.view.value = "confusion"
-    assert (panel.part.row.value, panel.part.column.value) == (7, 5)
-    assert "Sneaker are taken for Sandal" in words(panel)
+    panel.show("confusion")
+    assert "Sneaker are taken for Sandal" in words(panel), "the most frequent mistake"
     panel.part.row.value, panel.part.column.value = 6, 0
     n = int(re.findall(r"(\d+) images of Shirt are taken for T-shirt/top", words(panel))[0])
     panel.part.show_cell.click()
@@ -99,60 +103,35 @@ def test_from_the_matrix_to_an_image(panel: Panel) -> None:
     assert "Shown: 13 to 24" in words(panel)
     panel.part.show_image.click()
     assert panel.part.view.value == "image" and words(panel).startswith("Test image")
-    panel.part.of.value = 1
-    panel.part.to_mistake.click()
-    assert panel.part.number.value == 1 and panel.part.row.value == 6
-
-
-def test_attack_now_shows_progress_and_result(panel: Panel) -> None:
-    panel.part.attack_now.click()
-    assert "Unknown live attack" in words(panel) and panel.part.picture.value, "the picture stays"
-    panel.part.attack.value, panel.part.per_class.value = "cw20", 2
-    assert "press Attack now" in words(panel) and panel.part.picture.value == ""
-    panel.part.attack_now.click()
-    assert (panel.part.progress.value, panel.part.progress.max) == (40, 40)
-    assert "cw20 at 8/255 on 20 test images" in words(panel)
+    for _ in range(2):  # a click on the same cell twice
+        panel.show("confusion")
+        panel.part.matrix.value = (2, 4)
+        assert panel.part.view.value == "cell" and panel.part.number.value == 1
+        assert "images of Pullover are taken for Coat" in words(panel)
 
 
 def test_saving(panel: Panel, tmp_path: Path) -> None:
-    panel.part.save_png.click()
-    assert (tmp_path / "saved" / "errors-8.png").read_bytes().startswith(b"\x89PNG")
-    panel.part.view.value, panel.part.words.value = "table", "exp1"
-    panel.part.save_csv.click()
+    panel.part.save.click()
+    assert (tmp_path / "saved" / "errors-8.png").read_bytes() == picture(panel)
+    panel.show("table")
+    panel.part.words.value = "exp1"
+    panel.part.save.click()
     assert (tmp_path / "saved" / "table-8.csv").read_text().count("\n") == 3
-    assert 'download="table-8.csv"' in panel.part.saved.value
-    panel.part.save_png.click()
-    assert "no figure to save" in words(panel)
+    assert "table-8.csv.<" in panel.part.saved.value
     panel.part.words.value = "nothing like it"
-    panel.part.save_csv.click()
-    assert "no row to write" in words(panel)
-    panel.part.words.value = ""
-    panel.out = tmp_path / "saved" / "errors-8.png"
-    panel.part.save_csv.click()
+    panel.part.save.click()
+    assert "Nothing is shown" in words(panel)
+    panel.part.words.value, panel.out = "", tmp_path / "saved" / "errors-8.png"
+    panel.part.save.click()
     assert "Cannot write" in words(panel)
 
 
-def test_folders_of_ones_own(panel: Panel, tmp_path: Path) -> None:
-    for folder in ("", "/nowhere/at all", "<b>"):
-        panel.part.folder.value = folder
-        panel.part.open_folder.click()
-        assert "There is no folder" in words(panel) and "<b>" not in panel.part.note.value
-    publish("mine/one", 0, build("lenet5"), {"made_from": {}, "reports": []}, tmp_path / "runs")
-    panel.part.folder.value = str(tmp_path / "runs")
-    panel.part.open_folder.click()
-    assert words(panel) == "1 of your own are among the models now: runs: mine/one."
-    assert "runs: mine/one" in panel.part.two.options and panel.choice().models == MODELS[:2]
-
-
 def test_an_error_is_a_sentence(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise RuntimeError("a <file> nobody foresaw")
-
-    monkeypatch.setattr(panel.explorer, "draw", broken)
-    panel.part.eps.value = 20
-    assert "cannot be shown (RuntimeError: a &lt;file&gt; nobody foresaw)" in panel.part.note.value
+    with monkeypatch.context() as broken:
+        broken.setattr(panel.explorer, "draw", lambda _: {}["a <file> nobody foresaw"])
+        panel.part.eps.value = 20
+    assert "cannot be shown (KeyError: &#x27;a &lt;file&gt; nobody" in panel.part.note.value
     assert panel.part.picture.value == ""
-    monkeypatch.undo()
     panel.part.eps.value = 22
     assert panel.part.picture.value
 
