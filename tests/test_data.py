@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
@@ -94,6 +94,7 @@ def test_take_and_per_class() -> None:
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60).map(torch.tensor), st.integers(0, 3))
+@example(torch.tensor([0] * 60 + [1] * 6), 0)
 def test_every_beginning_is_stratified(y: Tensor, seed: int) -> None:
     order = stratified(y, seed)
     assert sorted(order.tolist()) == list(range(len(y))) and torch.equal(order, stratified(y, seed))

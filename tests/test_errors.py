@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from course_lib.errors import CourseError, integer, matching, pick
+from course_lib.errors import CourseError, instead, integer, matching, pick
 
 TABLE = {"lenet5": 1, "resnet18": 2}
 
@@ -19,6 +19,7 @@ def test_an_unknown_name_lists_what_there_is(name: object, hint: str) -> None:
 
 
 def test_patterns_fit_names_and_groups_in_the_order_of_the_names() -> None:
+    assert instead(["Bag", "Coat"], "C") == " Did you mean 'Coat'? There is: Bag, Coat."
     names = ["exp1/a", "exp2/b", "exp10/a"]
     assert matching(names, ["EXP2", "*/a"]) == names and matching(names, "exp1") == ["exp1/a"]
     for patterns, say in ((["exp1", "exp3"], "Nothing is called exp3, so nothing was done"),

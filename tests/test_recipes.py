@@ -109,6 +109,7 @@ def test_a_hot_start_takes_the_weights_of_its_seed(tmp_path: Path) -> None:
     _, made = trained("tiny/second", short, 1, models=tmp_path)
     weights = entry(FIRST, 1, short)["weights"]
     assert made["made_from"]["start"] == {"of": FIRST, "weights": weights["sha256"][:8]}
+    assert [*short.glob(f"tiny/second/seed1/*-{weights['sha256'][:8]}/store.json")]
     path = short / str(weights["file"])
     path.write_bytes(path.read_bytes()[:-1])  # damaged: nobody wants another one's weights instead
     with pytest.raises(CourseError, match="damaged"):
