@@ -15,8 +15,6 @@ One line registers a network of your own, and one a data set, a function of (roo
     torch.Size([16, 2])
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -4,8 +4,6 @@ Each command calls one function with its options. The function gives rows, which
 `shown` makes readable. It is imported when it is called, so that --help answers at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -9,14 +9,12 @@ Four papers read the same walk z_0 .. z_K. PGD takes its last iterate, FAT the f
 the last right and the first wrong one, and GAIRAT's kappa counts the right ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -108,7 +106,7 @@ class PGD:
                  if value or name not in ("scale", "bf16"))
         return f"PGD({', '.join(shown)})"
 
-    def at(self, eps: float) -> PGD:
+    def at(self, eps: float) -> Self:
         """The same attack under another budget; its step grows alike where it would not reach."""
         a, other = self.step_size, replace(self, eps=eps)
         if 0 < self.eps <= self.steps * a < other.eps:
@@ -170,7 +168,7 @@ class WalkSetup:
 
     @classmethod
     def of(cls, attack: PGD, model: nn.Module, x: Tensor, y: Tensor, eps: Number | None = None,
-           step_size: Number | None = None, generator: torch.Generator | None = None) -> WalkSetup:
+           step_size: Number | None = None, generator: torch.Generator | None = None) -> Self:
         x, scale = check_images(x, () if y is None else y), attack.scale_for(x)
         e = _budget(attack.eps if eps is None else eps, x, "eps", scale)
         a = _budget(attack.step_size if step_size is None else step_size, x, "step_size", scale)
@@ -186,7 +184,7 @@ class WalkSetup:
                 clean = F.log_softmax(logits_of(model, x, y), 1)
         return cls(attack, x, y, e, a, z0, noise, clean)
 
-    def of_these(self, rows: Tensor) -> WalkSetup:
+    def of_these(self, rows: Tensor) -> Self:
         """The setup of some of the examples, by a mask or by their indices."""
         noise = None if self.noise is None else self.noise[:, rows]
         return replace(self, x=self.x[rows], y=self.y[rows], eps=self.eps[rows], noise=noise,

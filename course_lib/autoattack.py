@@ -5,15 +5,13 @@ cross-entropy, APGD on the targeted DLR loss, targeted FAB (100 steps each, up t
 Square (5,000 queries). An image is robust if none of them succeeds.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +49,7 @@ class AutoAttack:
         if not self.attacks:
             raise CourseError(f"AutoAttack without attacks; name some of {', '.join(CLASSES)}.")
 
-    def at(self, eps: float) -> AutoAttack:
+    def at(self, eps: float) -> Self:
         """The same attack under another budget."""
         return dataclasses.replace(self, eps=eps)
 

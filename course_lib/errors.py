@@ -1,7 +1,5 @@
 """CourseError and the few checks that raise it."""
 
-from __future__ import annotations
-
 import difflib
 import pkgutil
 from collections.abc import Collection, Mapping

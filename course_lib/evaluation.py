@@ -1,7 +1,5 @@
 """A model, a split and an attack give predictions; predictions, counted, give a Report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

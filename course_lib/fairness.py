@@ -5,13 +5,11 @@
     err_bndy(c) = err_rob(c) - err_nat(c)                     boundary error
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -117,7 +115,7 @@ class Report:
                 **({"warnings": list(self.warnings)} if self.warnings else {})}
 
     @classmethod
-    def from_json(cls, row: dict[str, Any]) -> Report:
+    def from_json(cls, row: dict[str, Any]) -> Self:
         """The report that `to_json` wrote; rates times counts are whole numbers again."""
         try:
             counts = tuple(int(n) for n in row["counts"])
@@ -162,7 +160,7 @@ class Spread:
     n: int
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Spread:
+    def of(cls, values: Iterable[float]) -> Self:
         """From one value per seed. A single value has no standard deviation and no interval."""
         v = np.fromiter(values, float)
         if not len(v):

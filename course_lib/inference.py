@@ -1,7 +1,5 @@
 """What a model answers to images: its logits or predictions, or a CourseError in plain words."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

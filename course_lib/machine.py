@@ -1,7 +1,5 @@
 """The machine: its device, its threads, its memory, and the C++ kernels where they can be built."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """Networks by name. Each takes images in [0, 1], normalises them inside, and returns logits."""
 
-from __future__ import annotations
-
 import inspect
 import threading
 from collections.abc import Callable

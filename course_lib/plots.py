@@ -4,8 +4,6 @@ No function here trains or evaluates. Errors are fractions when they come in and
 are drawn; whiskers and crosses are 95 % intervals. `labels` such as xlabel or ylim go to ax.set().
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

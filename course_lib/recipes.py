@@ -3,8 +3,6 @@
 The recipes of the course are data in course_lib/experiments/.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

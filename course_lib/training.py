@@ -5,8 +5,6 @@ So a checkpoint holds weights, the optimiser's moments, the method's memory, the
 history, and no state of a random generator.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterator

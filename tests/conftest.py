@@ -1,8 +1,6 @@
 """What holds for every test: no network, no data but the embedded, one thread, the same draws each
 time."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Small builders that several test files share."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """Against a stand-in google.colab: the real one exists in Colab only."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Confusion, steps, distances and Eq. 4: hand-made matrices, and linear models that can be solved
 by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Writing, locking, verifying and downloading files; the downloads over a loopback server, with
 urllib and with the real gdown."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading

@@ -1,7 +1,5 @@
 """The rules of the house that a machine can check: imports, sizes, and how functions are cut."""
 
-from __future__ import annotations
-
 import ast
 import re
 import statistics

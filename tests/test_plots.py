@@ -1,7 +1,5 @@
 """Figures: they draw the numbers they are given, everybody can read them, and none is left open."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

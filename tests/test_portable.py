@@ -1,7 +1,5 @@
 """The library without what only POSIX has and without a compiler, as on Windows and macOS."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

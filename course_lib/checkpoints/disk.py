@@ -5,8 +5,6 @@ that was cut short or damaged is recognised and never loaded. The newest checkpo
 steps, whatever the clock says.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -5,8 +5,6 @@ A checkpoint belongs to a training of equal identity, and new records keep it. N
 by the constants and helpers that the source names.
 """
 
-from __future__ import annotations
-
 import ast
 import dis
 import hashlib

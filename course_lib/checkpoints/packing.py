@@ -5,8 +5,6 @@ The bytes are one safetensors file. Each tensor is stored under its path in the 
 checked its sha256, but trusts nothing else: a file may have been made wrongly, or on purpose.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -6,8 +6,6 @@ files' own units, as Sooksatra and Rivas state theirs, is e * UNITS[j] for featu
 than the whole range).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """CIFAR-10. Embedded are 2,000 training and 2,000 test images, stratified."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from pathlib import Path

@@ -3,8 +3,6 @@
 Embedded are all 10,000 test images and 6,000 training images, stratified.
 """
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What people have, as images, labels and class names: the work behind `Split.of`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from operator import length_hint
 from typing import Any

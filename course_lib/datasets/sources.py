@@ -1,7 +1,5 @@
 """Where the files of a data set come from, and how they are checked before anything is parsed."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

@@ -4,8 +4,6 @@ None is embedded. Imagenette's pictures have all shapes. We cut out the middle s
 scale it to 160 x 160, the smallest published size (BAT's paper does not name its size).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

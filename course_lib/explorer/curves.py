@@ -5,8 +5,6 @@ its sha256. It also holds the sha256 of the weights and of the images, so that a
 weights is not used.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

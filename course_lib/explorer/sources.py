@@ -5,8 +5,6 @@ A folder of one's own is what `run`, `sweep`, `train` and `session.store` write:
 checkpoints anywhere below it, and manifests with weights and records. Nothing in it is changed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

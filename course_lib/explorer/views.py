@@ -7,8 +7,6 @@
 A Choice says which models, attack and images; a Drawing is the figure and its text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache

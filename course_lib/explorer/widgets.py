@@ -5,8 +5,6 @@ It uses core widgets only and exchanges one picture. The keyboard reaches every 
 text beside the figure describes it.
 """
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import html

@@ -3,8 +3,6 @@
 Gradients are looked at on a hundred images only, so that judging costs next to nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import warnings

@@ -3,8 +3,6 @@
 Only a "bad" finding stops the course: a damaged file, a missing package, a full disk.
 """
 
-from __future__ import annotations
-
 import platform
 import shutil
 import subprocess

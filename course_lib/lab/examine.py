@@ -3,8 +3,6 @@
 When the last batch of a model is done, its report joins its record; the weights stay as they are.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Sequence

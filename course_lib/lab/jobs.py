@@ -5,8 +5,6 @@ were running and no others. A task that fails is named at the end and stops no o
 the processes may run on many machines, which must see the same folders under the same names.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -11,8 +11,6 @@ Each training stores its test-set probabilities below `out`. One small record pe
 beside the models.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -1,7 +1,5 @@
 """Writing to serialized_models/: a reader sees all files of a change, or none."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence

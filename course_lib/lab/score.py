@@ -5,8 +5,6 @@ comes from least budgets, found by bisection and by the paper's increments, batc
 comes from each group's confidences. The weights stay as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -3,8 +3,6 @@
 A training that is interrupted resumes at its last checkpoint, on any machine that sees `out`.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from functools import partial

@@ -5,8 +5,6 @@ same: the mean gradient and running averages, and the sums of statistics. So the
 checkpoint serves all.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import time

@@ -4,8 +4,6 @@ A table is a pandas DataFrame with all digits; errors are percent. Printed, or a
 notebook's cell, it shows one decimal in at most seven columns, and names its data below.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Your model beside the stored ones."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from course_lib.data import Dataset, Split, load

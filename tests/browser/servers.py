@@ -3,8 +3,6 @@
 $COURSE_WIDGETS_VENV names another environment for the servers: make test-widgets7.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

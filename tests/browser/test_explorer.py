@@ -1,8 +1,6 @@
 """The explorer as a reader meets it: every control is moved in a real browser, and the page is
 looked at, words and pixels."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

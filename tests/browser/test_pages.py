@@ -1,8 +1,6 @@
 """The built pages as a student opens them: from files, without a network, on a laptop's half screen
 and on a phone. They are made from the stored notebooks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import collections
 import json
 import os

@@ -4,8 +4,6 @@ colab-twin` does all of it, and with Colab's versions.
 a git address.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

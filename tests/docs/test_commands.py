@@ -4,8 +4,6 @@ folder, shortened where it is long.
 entry that no text has any more.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

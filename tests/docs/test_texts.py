@@ -1,8 +1,6 @@
 """What the texts show is of today's reports, what they link to is there, and what is released holds
 what it must."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

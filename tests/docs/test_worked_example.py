@@ -1,8 +1,6 @@
 """The worked example of CONTRIBUTING.md: its diff applies to the project as it is, and what it says
 to run runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """The explorer without widgets: curves that equal the stored reports, drawings that say what they
 show, runs of one's own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The panel without a browser: every control redraws the picture, and an error is a sentence."""
 
-from __future__ import annotations
-
 import ast
 import base64
 import re

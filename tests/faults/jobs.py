@@ -1,7 +1,5 @@
 """What the children of the warm process do (see warm.py). Each job may be killed at any moment."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

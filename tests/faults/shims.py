@@ -1,8 +1,6 @@
 """Disks that fail, kill and lie; processes to kill; a state to save; and how much of each fault
 count to run."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Damaged files: never loaded, always named, and the last good checkpoint is found."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

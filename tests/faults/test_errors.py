@@ -1,8 +1,6 @@
 """Every error at every system call of a save, and a disk that is full: earlier checkpoints survive,
 and training has a say."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import warnings

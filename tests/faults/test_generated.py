@@ -1,8 +1,6 @@
 """Generated headers, manifests and names: a store refuses with a CourseError, skips with a warning,
 or is right."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import warnings

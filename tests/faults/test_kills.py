@@ -1,8 +1,6 @@
 """SIGKILL at any moment of a training or a save: nothing but the time since the last save is lost,
 and no bit differs."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

@@ -1,8 +1,6 @@
 """A mirror that delays, drops, cuts, doubles, reorders and fails: nothing it verified is ever lost,
 and it catches up."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections import Counter

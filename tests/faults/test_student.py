@@ -1,8 +1,6 @@
 """What a student does to a cell that trains: the stop button, "Run all" after a reconnect, a second
 tab, a Drive that is full."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import itertools

@@ -1,7 +1,5 @@
 """Two writers in one folder, and who holds the lock."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

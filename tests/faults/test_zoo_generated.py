@@ -1,8 +1,6 @@
 """Generated manifests, releases, records and weights: the zoo refuses with a CourseError, or is
 right; it writes in the cache only."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """Counting calls, for tests that stop a command and call it again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

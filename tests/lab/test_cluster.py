@@ -1,8 +1,6 @@
 """A sweep gives the same bits on any backend, and a dask cluster loses a worker without losing its
 work."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The runner: nothing is done twice, and what fails is named and costs nothing else."""
 
-from __future__ import annotations
-
 import os
 from contextlib import nullcontext
 from functools import partial

@@ -1,8 +1,6 @@
 """Leaving one example out: pairs that are exact, a control that sees only noise, and trainings that
 no kill spoils."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scores in records: made once from what is stored, and the same after a kill."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Two processes train as one: the same batches, the same gradients, one checkpoint, and the same
 bits after a kill."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """What notebook 04 shows beside the paper of BAT: its printed tables, and slices of a walk."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

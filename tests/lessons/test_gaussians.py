@@ -1,7 +1,5 @@
 """The two Gaussian classes: every closed form against brute force, and every ordering at random."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import brentq, minimize, minimize_scalar

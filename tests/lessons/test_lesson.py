@@ -1,8 +1,6 @@
 """Exercises: right answers pass, each known mistake gets its own remark, and no answer stops the
 check."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import math

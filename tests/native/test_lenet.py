@@ -1,7 +1,5 @@
 """The C++ kernel of LeNet-5 against PyTorch: same numbers, same landmarks, and never a crash."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import os

@@ -1,8 +1,6 @@
 """Batch normalisation and ReLU as one kernel, against PyTorch's two: values, both gradients,
 rounding, and who is not served."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from unittest import mock

@@ -1,8 +1,6 @@
 """The committed notebooks: each one beside its source, in order, and no defect that the checks
 would let through."""
 
-from __future__ import annotations
-
 import copy
 import re
 import subprocess

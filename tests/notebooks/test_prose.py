@@ -3,8 +3,6 @@
 prose.toml says how. A new number without an entry there fails, and so does a sentence that changed.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import tomllib

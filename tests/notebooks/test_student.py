@@ -1,8 +1,6 @@
 """What students and instructors get is made from the one source, and nothing is lost or given away
 on the way."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

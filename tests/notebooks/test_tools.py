@@ -1,8 +1,6 @@
 """The commands that make the notebooks, the pages and the README: what they keep, what they notice,
 what they refuse."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Reports are combined by class name, on the same images, attack and budget, or not at all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any

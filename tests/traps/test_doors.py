@@ -1,8 +1,6 @@
 """What people type into load, Split, Split.of, build and a list of names: it works, or a
 CourseError says what to give. Findings C and D, H19, H26, B3 and B4, and whatever came to mind."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

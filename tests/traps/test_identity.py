@@ -1,7 +1,5 @@
 """A resumed training is the training that was begun, or the course says what differs."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """What an evaluation may be given, and where its figures deserve a warning or an error."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The kernels serve only what they know, and threads may share a model."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import linecache

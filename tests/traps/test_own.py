@@ -1,8 +1,6 @@
 """What people do with networks of their own: save and load them, hold them beside the stored ones,
 put them into the explorer. Findings B1, B5, B6 and D of issue 19."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """A store whose local disk or mirror fails, hangs or holds traps. A test is named by the finding
 that it closes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

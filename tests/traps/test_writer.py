@@ -1,8 +1,6 @@
 """Publishing, amending and reading stored models: kills, links, hostile names, hangs. A test is
 named by the finding that it closes."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io
