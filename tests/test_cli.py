@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from course_lib.__main__ import COMMANDS, OPTIONS, in_shell_words, main
+from course_lib.__main__ import main
 from course_lib.attacks import PGD
 from course_lib.evaluation import NAMED, evaluate, named
 from course_lib.experiments import RECIPES
+from course_lib.lab.commands import COMMANDS, OPTIONS, in_shell_words
 from course_lib.lab.publish import publish
 from course_lib.lab.score import PLANS, Plan, Search
 from course_lib.zoo import load_model
