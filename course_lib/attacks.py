@@ -229,8 +229,7 @@ def _walk(model: nn.Module, s: WalkSetup, extra: int, stop: bool) -> Walk:
         last_right[on] = torch.where(new.reshape(column), before, last_right[on])
         first_wrong[on] = torch.where(enough.reshape(column), z, first_wrong[on])
         if leave and enough.any():
-            rest = ~enough
-            on, z, gradient, s = on[rest], z[rest], gradient[rest], s.of_these(rest)
+            on, z, gradient, s = *(v[~enough] for v in (on, z, gradient)), s.of_these(~enough)
         before, z = z, s.step(z, gradient, t)
     n_wrong = (s.attack.steps - n_right[on]).reshape(column)
     last_right[on] = torch.where(n_wrong == 0, before, last_right[on])

@@ -60,7 +60,8 @@ def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
         if not re.search("(?s)^(?!CUDA).*(shape|size|channel|imension| input|type|device)", str(e)):
             raise
         raise CourseError(f"{kind} cannot take images of shape {tuple(x.shape)} and {x.dtype} on "
-                          f"{x.device} (images.float() makes them float32, .to() moves): {e}") from None
+                          f"{x.device} (images.float() makes them float32, .to(..) moves them): {e}"
+                          ) from None
     top = int(y.max()) if y is not None and unseen(y) else -1
     if not isinstance(logits, Tensor) or logits.ndim != 2 or top >= logits.shape[1]:
         raise CourseError(f"{kind} gives a {_described(logits)}, labels run to {top}. It must give "

@@ -236,7 +236,7 @@ def test_out_of_memory(tmp_path: Path) -> None:
 
 
 def test_mixed_devices_and_the_explorer(gpu: StandIn) -> None:
-    with pytest.raises(CourseError, match=r"cannot take images.* on cpu .*\.to\(\) moves"):
+    with pytest.raises(CourseError, match=r"cannot take images.* on cpu .*\.to\(..\) moves"):
         WEAK(Small().cuda(), images(4), labels(4))
     with pytest.raises(CourseError, match="4 labels.* on cuda:0; given: .* on cpu"):
         WEAK(Small().cuda(), images(4).cuda(), labels(4))
