@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.errors import CourseError, integer, pick
-from course_lib.inference import check_images, frozen, logits_of
+from course_lib.inference import check_images, frozen, logits_of, unseen
 from course_lib.models import Accelerated
 
 Number = float | Tensor
@@ -39,8 +39,7 @@ def kl_to_clean(logits: Tensor, y: Tensor, clean: Tensor) -> Tensor:
 
 def margin(logits: Tensor, y: Tensor, clean: Tensor) -> Tensor:
     """L = max_{j != y} f_j(z) - f_y(z), Carlini and Wagner's margin: positive where z is wrong"""
-    own = F.one_hot(y, logits.shape[1]).bool()
-    return logits.masked_fill(own, -torch.inf).amax(1) - logits[own]
+    return logits.scatter(1, y[:, None], -torch.inf).amax(1) - logits.gather(1, y[:, None])[:, 0]
 
 
 OBJECTIVES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -135,14 +134,14 @@ class PGD:
              step_size: Number | None = None, generator: torch.Generator | None = None,
              extra: int = 0, stop: bool = False) -> Walk:
         """The landmarks of `path` in one pass; with `stop` an example rests at `first_wrong`."""
-        from course_lib.machine import channels_last, kernels
+        from course_lib.machine import channels_last, enough_memory, kernels
 
         integer(extra, "extra", 0)
         model = Accelerated(model) if self.bf16 else model
         setup = WalkSetup.of(self, model, x, y, eps, step_size, generator)
         if (kernel := kernels()) and (fields := kernel.walk(setup, model, extra, stop)):
             return Walk(*fields)  # the loop below, as one kernel
-        with channels_last(model):
+        with channels_last(model), enough_memory():
             return _walk(model, setup, extra, stop)
 
     def scale_for(self, x: Tensor) -> Tensor | None:
@@ -165,6 +164,7 @@ class WalkSetup:
     z0: Tensor
     noise: Tensor | None  # [K, B, ...]
     clean: Tensor  # log p(x) for the objective kl, else [B, 0]
+    top: Tensor  # the largest label, on the CPU; none where labels were checked before
 
     @classmethod
     def of(cls, attack: PGD, model: nn.Module, x: Tensor, y: Tensor, eps: Number | None = None,
@@ -177,12 +177,13 @@ class WalkSetup:
             g = torch.Generator().manual_seed(integer(g, "generator", 0))
         z0 = project(STARTS[attack.start](x, e, g), x, e)
         noise, clean = None, x.new_zeros(len(x), 0)
+        top = y.amax(0, True).cpu() if unseen(y) else torch.empty(0)
         if attack.noise:
             noise = attack.noise * _draw(torch.randn, (attack.steps, *x.shape), g, x)
         if attack.objective == "kl":
             with frozen(model), torch.no_grad():
-                clean = F.log_softmax(logits_of(model, x, y), 1)
-        return cls(attack, x, y, e, a, z0, noise, clean)
+                clean = F.log_softmax(logits_of(model, x, top), 1)
+        return cls(attack, x, y, e, a, z0, noise, clean, top)
 
     def of_these(self, rows: Tensor) -> Self:
         """The setup of some of the examples, by a mask or by their indices."""
@@ -194,7 +195,7 @@ class WalkSetup:
         """f(z) and grad_z L. The loss is a sum, so each example's gradient is its own."""
         with torch.enable_grad(), frozen(model):
             z = z.detach().requires_grad_()
-            logits = logits_of(model, z, self.y)
+            logits = logits_of(model, z, self.top)
             if not logits.requires_grad:
                 raise CourseError("PGD needs a gradient, and the model's logits have none.")
             loss = OBJECTIVES[self.attack.objective](logits, self.y, self.clean).sum()
@@ -210,25 +211,28 @@ class WalkSetup:
 def _walk(model: nn.Module, s: WalkSetup, extra: int, stop: bool) -> Walk:
     """`PGD.walk` in PyTorch, step by step: the kernel must equal it."""
     z, before = s.z0, s.z0
-    last, first_wrong, last_right = z.clone(), z.clone(), z.clone()
+    first_wrong, last_right = z.clone(), z.clone()
     n_right, t_wrong = torch.zeros_like(s.y), torch.full_like(s.y, s.attack.steps)
-    on = torch.arange(len(z), device=z.device)  # the examples still walking: the rows of z and s
+    # a GPU takes along the examples that rest: the host would have to wait to know which they are
+    leave, column = stop and z.device.type == "cpu", (-1, *[1] * (z.ndim - 1))
+    on: Any = torch.arange(len(z)) if leave else slice(None)  # those walking: the rows of z and s
     for t in range(s.attack.steps):
-        if not len(on):
+        if not len(z):
             break
         logits, gradient = s.gradient(model, z)
-        right = logits.argmax(1) == s.y
+        right = (logits.argmax(1) == s.y) & (not stop or t - n_right[on] <= extra)
         n_right[on] += right
         new, enough = (~right & (t + 1 - n_right[on] == k) for k in (1, extra + 1))
-        t_wrong[on[new]], last_right[on[new]], first_wrong[on[enough]] = t, before[new], z[enough]
-        if stop and enough.any():
-            last[on[enough]], rest = z[enough], ~enough
-            on, z, gradient, s = on[rest], z[rest], gradient[rest], s.of_these(rest)
+        t_wrong[on] = torch.where(new, t, t_wrong[on])
+        last_right[on] = torch.where(new.reshape(column), before, last_right[on])
+        first_wrong[on] = torch.where(enough.reshape(column), z, first_wrong[on])
+        if leave and enough.any():
+            on, z, gradient, s = *(v[~enough] for v in (on, z, gradient)), s.of_these(~enough)
         before, z = z, s.step(z, gradient, t)
-    last[on], n_wrong = z, s.attack.steps - n_right[on]
-    never, fewer = n_wrong == 0, n_wrong <= extra
-    last_right[on[never]], first_wrong[on[fewer]] = before[never], z[fewer]
-    return Walk(last, first_wrong, last_right, n_right, t_wrong)
+    n_wrong = (s.attack.steps - n_right[on]).reshape(column)
+    last_right[on] = torch.where(n_wrong == 0, before, last_right[on])
+    first_wrong[on] = torch.where(n_wrong <= extra, z, first_wrong[on])
+    return Walk(first_wrong if stop else z, first_wrong, last_right, n_right, t_wrong)
 
 
 def project(z: Tensor, x: Tensor, eps: Tensor) -> Tensor:
@@ -240,17 +244,18 @@ def _budget(value: Number, x: Tensor, name: str, scale: Tensor | None) -> Tensor
     """One number, or one per example of x, as [B, 1, 1, 1]; with a scale as [B, F]."""
     try:
         value = float(Fraction(value)) if isinstance(value, str) else value
-        v = torch.as_tensor(value, dtype=x.dtype, device=x.device).detach().reshape(-1)
+        v = torch.as_tensor(value, dtype=x.dtype).detach().reshape(-1)
     except (TypeError, ValueError, RuntimeError, ArithmeticError):
         raise CourseError(f"{name} is {value!r}; give a number, 8 / 255 or '8/255'.") from None
     allowed = (v >= 0) & ((v <= 1) if scale is None else v.isfinite())
-    if not allowed.all():
+    if unseen(v) and not allowed.all():
         raise CourseError(f"{name} is {v[~allowed][0]:g}; images lie in [0, 1], so it must be from "
                           "0 to 1 (from 0 with a scale). For 8 grey levels of 255 write 8 / 255.")
     if len(v) not in (1, len(x)):
         raise CourseError(f"{name} holds {len(v)} values for {len(x)} images; give one number, or "
                           "one per image.")
-    ones = [1] * (x.ndim - 1)
+    ones = [1] * (x.ndim - 1)  # and below: a number needs no copy to a GPU
+    v = x.new_full((1,), v.item()) if len(v) == 1 and v.device != x.device else v.to(x.device)
     v = v.reshape(-1, *ones).expand(len(x), *ones)
     return v if scale is None else v * scale
 

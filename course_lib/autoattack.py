@@ -61,7 +61,7 @@ class AutoAttack:
             return x.clone()
         seed = 0 if generator is None else int(torch.randint(
             2**31, (), generator=generator, device=generator.device))
-        with frozen(model), _untouched_globals(x):
+        with frozen(model), _untouched_globals():
             z, _ = self._judge(model, x, seed).run_standard_evaluation(x, y, batch_size=self.batch)
         if not bool(((z - x).abs() <= self.eps + SLACK).all()):  # NaN fails too
             raise CourseError("AutoAttack left the ball; please report model and versions.")
@@ -93,14 +93,14 @@ class AutoAttack:
 
 
 @contextmanager
-def _untouched_globals(x: Tensor) -> Iterator[None]:
+def _untouched_globals() -> Iterator[None]:
     """pyautoattack seeds the global generators, removes a debugger's tracer and logs to the screen;
     none of it lasts."""
     logger, tracer = logging.getLogger("auto-attack"), sys.gettrace()
     if not logger.handlers:  # else its remarks go to whoever has set up logging
         logger.addHandler(logging.NullHandler())
     try:
-        with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             yield
     finally:
         sys.settrace(tracer)

@@ -147,5 +147,6 @@ def constraint(delta: Tensor, distance: Tensor) -> float:
 def between_classes(delta: Tensor, distance: Tensor, y: Tensor) -> float:
     """The part of `constraint`'s covariance that lies between classes, not within them."""
     # sum_c (n_c/n) (mean_c delta - mean delta) mean_c d
-    means = (torch.from_numpy(class_means(v, y, int(y.max()) + 1))[y] for v in (delta, distance))
+    means = (torch.from_numpy(class_means(v, y, int(y.max()) + 1))[y.cpu()]
+             for v in (delta, distance))
     return constraint(*means)

@@ -3,12 +3,30 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.errors import CourseError
+
+_seen: ContextVar[bool] = ContextVar("course_lib.inference.seen", default=False)
+
+
+@contextmanager
+def seen_before(seen: bool) -> Iterator[None]:
+    """With `seen`, values on a GPU are not checked: each look at them makes the host wait."""
+    token = _seen.set(seen)
+    try:
+        yield
+    finally:
+        _seen.reset(token)
+
+
+def unseen(t: Tensor) -> bool:
+    """Whether the values of `t` are still to be checked."""
+    return t.numel() > 0 and not (_seen.get() and t.device.type != "cpu")
 
 
 def predict(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
@@ -37,11 +55,12 @@ def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
     try:
         logits = model(x)
     except (RuntimeError, ValueError, IndexError) as e:
-        if not re.search("shape|size|channels|imension| input|type", str(e)):
+        if not re.search("(?s)^(?!CUDA).*(shape|size|channel|imension| input|type|device)", str(e)):
             raise
-        raise CourseError(f"{kind} cannot take images of shape {tuple(x.shape)} and {x.dtype} "
-                          f"(images.float() makes them float32): {e}") from None
-    top = -1 if y is None or not y.numel() else int(y.max())
+        raise CourseError(f"{kind} cannot take images of shape {tuple(x.shape)} and {x.dtype} on "
+                          f"{x.device} (images.float() makes them float32, .to(..) moves them): {e}"
+                          ) from None
+    top = int(y.max()) if y is not None and unseen(y) else -1
     if not isinstance(logits, Tensor) or logits.ndim != 2 or top >= logits.shape[1]:
         raise CourseError(f"{kind} gives a {_described(logits)}, labels run to {top}. It must give "
                           "logits alone, [B, classes]. Build it with classes= as the data set has.")
@@ -63,7 +82,7 @@ def check_images(x: Tensor, y: Tensor | None = None, *, stored: bool = False) ->
     kinds = (torch.uint8, torch.float32, torch.float64)
     fits = isinstance(x, Tensor) and x.ndim > 1 and (
         x.dtype in kinds if stored else x.is_floating_point())
-    if fits and x.is_floating_point() and x.numel():
+    if fits and x.is_floating_point() and unseen(x):
         fits = bool(x.min() >= 0 and x.max() <= 1)  # which NaN fails
     if not fits:
         raise CourseError("Images must be a tensor [N, C, H, W] of "
@@ -71,9 +90,10 @@ def check_images(x: Tensor, y: Tensor | None = None, *, stored: bool = False) ->
                           " pixels by 255 (images.float() / 255), leave out Normalize (networks do "
                           "that), or call Split.of(x, y).")
     if y is not None and (not isinstance(y, Tensor) or y.dtype != torch.int64
-                          or y.shape != x.shape[:1] or (y < 0).any()):
-        raise CourseError(f"{len(x)} images need {len(x)} labels, a tensor of int64 from 0; given: "
-                          f"{_described(y)}. Split.of(x, y) takes arrays and lists.")
+                          or y.shape != x.shape[:1] or y.device != x.device
+                          or (unseen(y) and (y < 0).any())):
+        raise CourseError(f"{len(x)} images need {len(x)} labels, a tensor of int64 from 0 on "
+                          f"{x.device}; given: {_described(y)}. Split.of(x, y) takes lists, too.")
     return x.detach()
 
 
@@ -82,4 +102,4 @@ def _described(given: Any) -> str:
         return type(given).__name__
     span = "" if given.is_complex() or not given.numel() else (
         f", from {given.min():g} to {given.max():g}")
-    return f"{given.dtype} tensor of shape {tuple(given.shape)}{span}"
+    return f"{given.dtype} tensor of shape {tuple(given.shape)}{span} on {given.device}"

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from course_lib.errors import CourseError
+
 # glibc's numbers of M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD, and what they are set to
 MALLOC = ((-3, 1 << 30), (-1, 2**31 - 1), (-2, 64 << 20))
 _LOCK = threading.Lock()
@@ -82,6 +84,18 @@ def changed(changes: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
                     _CHANGED[id(thing), name] = holders - 1, before
                 elif getattr(thing, name) is not before:
                     setattr(thing, name, before)
+
+
+@contextmanager
+def enough_memory() -> Iterator[None]:
+    """A CourseError where the memory of the GPU does not suffice."""
+    try:
+        yield
+    except torch.OutOfMemoryError as e:
+        e.__traceback__ = None  # whose frames would keep their tensors
+        raise CourseError("The GPU is out of memory. Take smaller batches (batch= of Optim or "
+                          "evaluate), or restart the notebook if other models fill it. A training "
+                          "resumes from its store.") from None
 
 
 @contextmanager

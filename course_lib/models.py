@@ -195,7 +195,7 @@ def build(name: str, *, seed: int = 0, **shape: Any) -> nn.Module:
         if word in takes.parameters and type(takes.parameters[word].default) is int:
             integer(value, f"{word} of {name}", 2 if word == "classes" else 1)
     with _SEEDING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(integer(seed, "seed", 0))
+        torch.default_generator.manual_seed(integer(seed, "seed", 0))  # no GPU's
         model = make(**shape)
     vars(model)["_built"] = (name, shape)  # for save_model
     return model

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from course_lib.data import AUGMENTATIONS, Dataset, Split, batches
 from course_lib.errors import CourseError, integer, pick, resolve
 from course_lib.fairness import Report
-from course_lib.inference import check_fit
+from course_lib.inference import check_fit, seen_before
 from course_lib.methods import Method, Step
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -119,6 +119,7 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
     >>> fit(model, METHODS["pgd_at"](), data, epochs=10, optim=Optim(), seed=0)  # doctest: +SKIP
     """
     from course_lib.checkpoints import Saver
+    from course_lib.machine import enough_memory
 
     for given, part, example in (
             (model, "parameters", 'build("lenet5")'), (method, "loss", 'METHODS["pgd_at"]()'),
@@ -128,7 +129,7 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
             raise CourseError(f"fit was given {given!r} in place of something like {example}.")
     t = _Training(model, method, data.train if isinstance(data, Dataset) else data,
                   integer(epochs, "epochs", 0), optim, integer(seed, "seed", 0), validate)
-    with Saver(t, store, save_every, progress, fresh) as saver:
+    with Saver(t, store, save_every, progress, fresh) as saver, enough_memory():
         while t.epoch < epochs:
             for x, y, share in t.rest_of_epoch():
                 t.update_method()
@@ -225,19 +226,19 @@ class _Training:
         model's running averages are as before."""
         before = [b.clone() for b in self.model.buffers()]
         try:
-            with self.group.together():
+            with self.group.together(), seen_before(self.batch > 0):
                 out = self.method.loss(self.model, x, y, self.memory, self.at(self.group.suffix))
                 loss, stats = out if isinstance(out, tuple) and len(out) == 2 else (out, {})
                 if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
                     given = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
                     raise CourseError(f"{type(self.method).__name__}.loss returned {given}. Return "
                                       "losses.mean(), or one such number and a dict of statistics.")
-                if not torch.isfinite(loss):
-                    raise CourseError(f"The loss became {loss.item()} in epoch {self.epoch + 1}, "
+                if not math.isfinite(value := loss.item()):  # for this the host waits, once
+                    raise CourseError(f"The loss became {value} in epoch {self.epoch + 1}, "
                                       f"batch {self.batch + 1}. Try a smaller learning rate.")
                 self.optimiser.zero_grad(set_to_none=True)
                 loss.backward()
-            return self.group.exchange(self.model, before, loss.detach(), stats, share)
+            return self.group.exchange(self.model, before, value, stats, share)
         except BaseException:
             for now, then in zip(self.model.buffers(), before, strict=True):
                 now.data.copy_(then)
@@ -293,9 +294,9 @@ class Alone:
     def share(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, float]:
         return x, y, 1.0
 
-    def exchange(self, model: nn.Module, before: list[Tensor], loss: Tensor,
+    def exchange(self, model: nn.Module, before: list[Tensor], loss: float,
                  stats: dict[str, Tensor], share: float) -> tuple[float, dict[str, Tensor]]:
-        return loss.item(), stats
+        return loss, stats
 
     def any(self, flag: bool) -> bool:
         return flag

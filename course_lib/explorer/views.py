@@ -259,10 +259,12 @@ def image(x: Explorer, choice: Choice) -> str:
     axes = np.array(x.axes(3, 11, 3.1 * n, rows=n, width_ratios=[2.2, 3, 2.6])).reshape(n, 3)
     alt = f"Test image {place}, {classes[y]}, under PGD-20 at {eps}/255."
     for m, (pictures, bars, path) in zip(choice.models, axes, strict=True):
-        model, walk = x.source(m).model, list(attack.path(x.source(m).model, clean, part.y))
-        steps, right = torch.cat([z for z, _ in walk]), [bool(ok) for _, ok in walk]
+        model = x.source(m).model
+        at = next(model.parameters(), clean).device
+        walk = list(attack.path(model, clean.to(at), part.y.to(at)))
+        steps, right = torch.cat([z for z, _ in walk]).cpu(), [bool(ok) for _, ok in walk]
         with torch.no_grad():
-            p = model(torch.cat([clean, steps])).softmax(1)
+            p = model(torch.cat([clean, steps]).to(at)).softmax(1).cpu()
         rival = int(p[-1].index_fill(0, part.y, 0).argmax())
         plots.adversarial(clean[0], steps[-1], pictures)
         pictures.set_title(m, fontsize=10)

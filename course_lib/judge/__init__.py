@@ -82,7 +82,8 @@ class Foreign:
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *,
                  generator: torch.Generator) -> Tensor:
         options = {"generator": generator} if self.seeded and not self.bound else {}
-        with frozen(model), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        gpus = range(torch.cuda.device_count())
+        with frozen(model), torch.enable_grad(), torch.random.fork_rng(devices=gpus):
             torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
             try:
                 z = self.attack(*[model][self.bound:], x.clone(), y, **options)

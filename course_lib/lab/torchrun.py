@@ -47,12 +47,13 @@ class Group(training.Alone):
         part = mine if len(mine) else slice(0, 1)
         return x[part], y[part], len(mine) / len(y)
 
-    def exchange(self, model: nn.Module, before: list[Tensor], loss: Tensor,
+    def exchange(self, model: nn.Module, before: list[Tensor], loss: float,
                  stats: dict[str, Tensor], share: float) -> tuple[float, dict[str, Tensor]]:
         """Means of loss, gradients and changes of running averages; sums of statistics."""
         averages = [(now, then, now - then) for now, then in
                     zip(model.buffers(), before, strict=True) if now.is_floating_point()]
-        means = [loss.clone(), *(p.grad for p in model.parameters() if p.grad is not None),
+        means = [next(model.parameters()).new_tensor(loss),
+                 *(p.grad for p in model.parameters() if p.grad is not None),
                  *(change for _, _, change in averages)]
         flat = parameters_to_vector(means) * share
         _ask(dist.all_reduce, flat)

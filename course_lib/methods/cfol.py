@@ -41,7 +41,8 @@ class CFOL(Method):
         if not at.stats:  # before the first batch
             return state
         # v_c += eta C #wrong_c;  p = gamma U + (1 - gamma) softmax(v)
-        v = state["v"] + self.eta * len(state["v"]) * at.stats["wrong"].cpu()
+        wrong = at.stats["wrong"]
+        v = state["v"].to(wrong.device) + self.eta * len(state["v"]) * wrong
         return {"v": v, "p": self.gamma / len(v) + (1 - self.gamma) * torch.softmax(v, 0)}
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Loss:
@@ -52,5 +53,5 @@ class CFOL(Method):
         logits = model(z)
         # (1/B) sum_b C p_{y_b} CE(f(x'_b), y_b)
         loss = (w * F.cross_entropy(logits, y, reduction="none")).mean()
-        wrong = y[logits.argmax(1) != y]
-        return loss, {"wrong": torch.bincount(wrong, minlength=len(state["p"]))}
+        wrong = (logits.argmax(1) != y)[:, None] * F.one_hot(y, len(state["p"]))
+        return loss, {"wrong": wrong.sum(0)}

@@ -98,7 +98,7 @@ class FRL(TRADES):
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
         a, b, margin = (state[k].to(x.device)[y] for k in ("w0", "w1", "margin"))
         eps = self.attack.eps * margin
-        step = self.attack.step_size if self.step == "fixed" else float(eps.max()) / 4
+        step = self.attack.step_size if self.step == "fixed" else eps.max() / 4
         ce, kl, *_ = self.terms(model, x, y, at, eps=eps.clamp(max=1), step_size=step)
         if self.normaliser == "joint":
             # sum_b (w0 CE + beta w1 KL) / sum_b (w0 + w1)

@@ -40,6 +40,6 @@ class GAIRAT(Method):
         if at.epoch < self.begin * at.epochs:
             return ce.mean()
         omega = self.omega(walk.n_right)
-        total = omega.sum()
-        # (1/B) sum_b (B omega_b / sum omega) CE_b; equal weights where every omega rounds to zero
-        return (omega * ce).sum() / total if total > 0 else ce.mean()
+        omega = torch.where(omega.sum() > 0, omega, 1.0)  # where every omega rounds to zero
+        # (1/B) sum_b (B omega_b / sum omega) CE_b
+        return (omega * ce).sum() / omega.sum()
