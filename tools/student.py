@@ -30,11 +30,11 @@ def tags(cell: NotebookNode) -> list[str]:
 
 
 def for_student(notebook: NotebookNode) -> NotebookNode:
-    """Without solutions and outputs; everything else as it stands."""
+    """Without solutions and outputs, but for the picture where the explorer's panel will be."""
     mine = copy.deepcopy(notebook)
     mine.cells = [cell for cell in mine.cells if "solution" not in tags(cell)]
     for cell in mine.cells:
-        if cell.cell_type == "code":
+        if cell.cell_type == "code" and "panel" not in tags(cell):
             cell.outputs, cell.execution_count = [], None
     mine.metadata.pop("course", None)
     return mine
