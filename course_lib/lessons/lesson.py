@@ -21,7 +21,7 @@ from course_lib.errors import CourseError, integer, pick
 
 # notebook -> the file of its exercises, imported when an exercise is asked for
 FILES = {"00": "start_here", "01": "unfairness", "02": "reweight", "03": "remargin", "04": "bat",
-         "05": "scores", "06": "theory"}
+         "05": "scores", "06": "theory", "08": "contest"}
 Cases = Sequence[tuple[Any, ...]]  # the arguments of each call
 
 

@@ -1,0 +1,231 @@
+"""Notebook 08: the methods with their controls, what their papers print, an interval for a worst
+class, heads of equal norms, and exercises on fronts, controls and FAAL's inner problem."""
+
+import copy
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from course_lib import plots
+from course_lib.errors import CourseError
+from course_lib.fairness import Report
+from course_lib.lessons.bat import THIN
+from course_lib.lessons.lesson import Exercise
+from course_lib.methods.faal import worst_weights
+from course_lib.tables import interval, results, spread
+from course_lib.zoo import load_reports, manifest
+
+# label: stored recipe, the label of its control ("" for a control), year of the method
+ENTRIES: dict[str, tuple[str, str, int]] = {
+    "natural": ("exp1/natural", "", 0), "PGD-AT": ("exp4/pgd-at", "", 2018),
+    "TRADES (6)": ("exp4/trades-6", "", 2019),
+    "PGD-AT, averaged": ("contest/pgd-at-avg", "PGD-AT", 2018),
+    "TRADES, averaged": ("contest/trades-6-avg", "TRADES (6)", 2019),
+    "more epochs": ("exp2/control", "", 2021), "more epochs, slow": ("contest/faal-control", "", 0),
+    "FAT": ("exp4/fat", "PGD-AT", 2020), "GAIRAT": ("exp4/gairat", "PGD-AT", 2021),
+    "FRL reweight": ("exp2/reweight-05", "more epochs", 2021),
+    "FRL both": ("exp3/reweight-remargin-05", "more epochs", 2021),
+    "FRL both, averaged": ("contest/frl-avg", "FRL both", 2021),
+    "BAT (code)": ("exp4/bat-code", "TRADES (6)", 2023),
+    "BAT, averaged": ("contest/bat-avg", "BAT (code)", 2023),
+    "WAT": ("contest/wat", "TRADES (6)", 2023), "CFOL": ("contest/cfol", "PGD-AT", 2023),
+    "CFA": ("contest/cfa", "TRADES, averaged", 2023),
+    "DAFA": ("contest/dafa", "TRADES (6)", 2024),
+    "FAAL": ("contest/faal", "more epochs, slow", 2024),
+    "ours": ("contest/ours", "more epochs", 2026)}
+# CIFAR-10, ResNet-18 or PreAct ResNet-18, AutoAttack: our label; clean and robust accuracy, average
+# and worst class; and how the figures are known
+PAPERS = {
+    "TRADES, best": ("TRADES (6)", 82.3, 67.8, 48.3, 21.7, "CFA's Table 1"),
+    "TRADES, averaged": ("TRADES, averaged", 81.2, 65.0, 49.7, 24.2, "CFA's Table 1"),
+    "FRL": ("FRL both", 82.8, 71.4, 45.9, 25.4, "CFA's Table 1"),
+    "CFA": ("CFA", 80.4, 66.2, 50.1, 26.5, "CFA's Table 1"),
+    "WAT": ("WAT", 80.97, 70.57, 46.30, 28.55, "DAFA's figure"),
+    "BAT": ("BAT (code)", 87.16, 74.02, 45.89, 17.82, "DAFA's figure"),
+    "DAFA": ("DAFA", 81.63, 67.90, 49.05, 30.53, "DAFA's figure"),
+    "FAAL with AWP": ("FAAL", 83.26, 69.4, 47.62, 30.7, "authors' logs, one run")}
+ATTACKS = {"standard": "", "PGD-20": "pgd20", "AutoAttack": "autoattack"}
+
+
+def stored() -> list[str]:
+    """The labels of the methods that are stored."""
+    return [label for label, (name, *_) in ENTRIES.items() if name in manifest()]
+
+
+def errors(kind: str, images: int | None = None) -> Any:
+    """One row per method and seed: average and worst class's error in percent, standard or under an
+    attack at 8/255, on the images that most methods share, or so many; methods without it are left
+    out."""
+    names = {label: ENTRIES[label][0] for label in stored()}
+    table = results(*names.values(), attack=ATTACKS[kind] or "pgd20", eps=8 / 255, level="seed",
+                    images=images)
+    table = table[table["attack"] == ATTACKS[kind]]
+    table = table[table["images"] == table["images"].mode().iloc[0]].copy()
+    table["which"] = table["figure"].str.split().str[1]
+    rows = table.pivot_table("error", ["recipe", "seed"], "which").reset_index()
+    labels = {name: label for label, name in names.items()}
+    return rows.assign(method=rows["recipe"].map(labels)).drop(columns="recipe")
+
+
+def undominated(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Which points no other point dominates: is at most as large in both and smaller in one."""
+    return [not any(a <= x and b <= y and (a, b) != (x, y) for a, b in points) for x, y in points]
+
+
+def draw(kind: str, ax: Any = None) -> Any:
+    """Average against worst class: a small dot per seed, a named dot per mean, controls hollow; the
+    line joins the means that no other mean dominates."""
+    table = errors(kind)
+    table = table[table["method"] != "natural"]
+    means = table.groupby("method", sort=False)[["average", "worst"]].mean()
+    ax = plots.axes(ax, 7.6, 4.6)
+    ax.plot(table["average"], table["worst"], ".", ms=3, color="0.55")
+    ax.set(xlabel=f"average {kind} error (%)" if kind == "standard" else
+           f"average error under {kind} (%)", ylabel="worst class's error (%)")
+    best = means[undominated([*means.itertuples(index=False, name=None)])].sort_values("average")
+    ax.plot(best["average"], best["worst"], color=plots.COLOURS[5], lw=1, ls="--", zorder=1)
+    ax = plots.class_scatter(means["average"].to_numpy(), means["worst"].to_numpy(),
+                             [*means.index], ax)
+    hollow = means[[not ENTRIES[m][1] for m in means.index]]
+    ax.plot(hollow["average"], hollow["worst"], "o", ms=5, mfc="white", mec="black", zorder=4)
+    return ax
+
+
+def leaderboard() -> Any:
+    """One row per method, means over seeds in percent: average / worst class; the class that is
+    worst most often; and the errors that PGD-20 misses on the same images."""
+    shown = {kind: errors(kind).assign(n=1).groupby("method").agg(
+        {"average": "mean", "worst": "mean", "n": "sum"}) for kind in ATTACKS}
+    rows = {}
+    for label, (name, _, year) in ENTRIES.items():
+        if label in shown["PGD-20"].index:
+            pair = {kind: shown[kind].loc[label] for kind in ATTACKS if label in shown[kind].index}
+            reports = load_reports(name)
+            worst = [r.worst_class for r in reports]
+            rows[label] = {"year": year or "", "seeds": len(reports), **{
+                kind: (f"{e['average']:.1f} / {e['worst']:.1f}" + f" (n = {e['n']:.0f})" * int(
+                    e["n"] != len(reports))).replace(" ", THIN) for kind, e in pair.items()},
+                "worst class": max(worst, key=worst.count)}
+    return pd.DataFrame.from_dict(rows, orient="index").fillna("")
+
+
+def gains(attack: str = "pgd20") -> Any:
+    """Each method minus its control, in points and paired by seed: what the worst class gains, what
+    the average loses, and the points gained per point lost."""
+    rows = {}
+    for label, (name, control, _) in ENTRIES.items():
+        with suppress(CourseError, KeyError):  # no control, not both stored or examined by this
+            worst, mean = (spread(name, "rob", which, attack, minus=ENTRIES[control][0])
+                           for which in ("worst", "mean"))
+            rows[label] = {"control": control, "seeds": worst.n,
+                           "worst class": interval(worst, sign="+").replace(" ", THIN),
+                           "average": interval(mean, sign="+").replace(" ", THIN),
+                           "gained per point lost": "free" if mean.mean <= 0 < -worst.mean else
+                           f"{-worst.mean / mean.mean:.1f}" if worst.mean < 0 else "none"}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def claims() -> Any:
+    """The papers' gain of the worst class over their own baseline on CIFAR-10, in points of robust
+    accuracy, beside ours over the control."""
+    table, base = gains(), PAPERS["TRADES, best"][4]
+    theirs = {label: f"{base - worst:+.1f}" for label, *_, worst, _ in PAPERS.values()}
+    table["papers, minus TRADES"] = [theirs.get(label, "–") for label in table.index]
+    ends = [[float(v) for v in re.findall(r"[-+][.\d]+", words)[1:]]
+            for words in table["worst class"]]  # low and high, where there is an interval
+    table["verdict"] = ["one seed" if not e else "confirmed" if e[1] < 0 else
+                        "reversed" if e[0] > 0 else "inconclusive" for e in ends]
+    return table[["control", "papers, minus TRADES", "worst class", "average", "verdict"]]
+
+
+def papers() -> Any:
+    """PAPERS as errors, beside ours under AutoAttack: average / worst class."""
+    here = errors("AutoAttack").groupby("method")[["average", "worst"]].mean()
+    rows = {label: {"paper, clean": f"{100 - a:.1f} / {100 - b:.1f}",
+                    "paper, AutoAttack": f"{100 - c:.1f} / {100 - d:.1f}",
+                    "here, AutoAttack": " / ".join(f"{v:.1f}" for v in here.loc[ours])
+                    if ours in here.index else "", "known from": source}
+            for label, (ours, a, b, c, d, source) in PAPERS.items()}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def missed() -> Any:
+    """AutoAttack's errors minus PGD-20's on the same 200 images per class, in points: mean over
+    seeds of the average and of the worst class."""
+    strong, weak = (errors(kind, 2000).set_index(["method", "seed"]) for kind in
+                    ("AutoAttack", "PGD-20"))
+    return (strong - weak).dropna().groupby("method", sort=False).mean().round(1)
+
+
+def worst_draws(reports: Sequence[Report], times: int = 2000) -> np.ndarray:
+    """The worst class's robust error, mean over seeds, when seeds and images are drawn again."""
+    rng, errors = np.random.default_rng(0), np.array([r.rob.by_class for r in reports])
+    counts = np.array([r.rob.counts for r in reports])
+    seeds = rng.integers(len(errors), size=(times, len(errors)))
+    # wrong_c ~ Binomial(n_c, err_c) in each seed drawn; then the maximum over the classes
+    return (rng.binomial(counts[seeds], errors[seeds]) / counts[seeds]).max(2).mean(1)
+
+
+def with_equal_norms(model: nn.Module, scale: float = 1.0) -> nn.Module:
+    """A copy whose last layer has rows of one length: `scale` times the mean length of before."""
+    model = copy.deepcopy(model)
+    head = [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
+    length = head.weight.data.norm(dim=1, keepdim=True)
+    head.weight.data *= scale * length.mean() / length  # W_k <- s W_k / ||W_k||
+    return model
+
+
+POINTS = [([(20.0, 63.0), (20.5, 59.0), (21.5, 43.0), (21.3, 38.0), (31.0, 74.0)],),
+          ([(1.0, 2.0), (1.0, 2.0), (1.0, 3.0)],), ([(3.0, 1.0)],)]
+FRONT = Exercise(undominated, cases=POINTS, mistakes={
+    "You ask whether a method is best in one of the errors. Undominated means: no other method is "
+    "at least as good in both and better in one.":
+        lambda p: [a == min(x for x, _ in p) or b == min(y for _, y in p) for a, b in p],
+    "Two equal points do not dominate each other: one error must be smaller.":
+        lambda p: [sum(x <= a and y <= b for x, y in p) == 1 for a, b in p],
+    "This marks the dominated ones.": lambda p: [not kept for kept in undominated(p)],
+}, hints=("For each point look for another one with x <= a and y <= b that is not equal to it.",
+          "all(not (x <= a and y <= b and (x, y) != (a, b)) for x, y in points)"),
+    praise="Only these are worth arguing about: every other method is worse in both errors.")
+
+CONTROL = Exercise(lambda: 4, mistakes={
+    "Both trained for 200 epochs.": lambda: 1, "One seed each, in both rows.": lambda: 2,
+    "Both were attacked by AutoAttack.": lambda: 3,
+}, hints=("Which of CFA's three parts does TRADES lack, although any method could have it?",),
+    praise="TRADES with averaged weights is the control. In the same table it gains 2.5 of the 4.8 "
+           "points.")
+
+CASES = [(np.array([-0.9, -0.2, 0.3]), 0.5), (np.array([-0.5, -0.4, -0.6, 0.1]), 0.1),
+         (np.array([0.2, 0.2]), 0.3)]
+
+
+def _solved(a: np.ndarray, tau: float, weights: Any, kl: Any) -> np.ndarray:
+    """Bisection of mu - max a, for another form of the weights or of the ball."""
+    if np.ptp(a) == 0:
+        return np.full(len(a), 1 / len(a))
+    low, high = -30.0, 30.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        w = weights(a, np.exp(middle))
+        w = w / w.sum()
+        low, high = (middle, high) if kl(w) > tau else (low, middle)
+    return w
+
+
+INNER = Exercise(worst_weights, cases=CASES, tolerance=1e-3, mistakes={
+    "This is the ball KL(w || U), whose solution is a softmax. FAAL's ball is KL(U || w).":
+        lambda a, tau: _solved(a, tau, lambda a, m: np.exp((a - a.max()) / m),
+                               lambda w: (w * np.log(np.maximum(len(w) * w, 1e-300))).sum()),
+    "These weights favour the classes that are doing well. The worst weights favour large a.":
+        lambda a, tau: worst_weights(-a, tau),
+    "You stop at KL = 0: these weights are uniform.": lambda a, tau: np.full(len(a), 1 / len(a)),
+}, hints=("Set the derivative of sum a_c w_c - nu KL(U || w) - mu sum w_c to zero: w_c is "
+          "proportional to 1 / (mu - a_c), with mu above every a_c.",
+          "KL(U || w) falls as mu grows. Bisect log(mu - max a) between -30 and 30.",
+          "If all a are equal, return uniform weights."),
+    praise="Sixty halvings replace the authors' general solver.")
