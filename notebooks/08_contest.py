@@ -16,11 +16,11 @@
 #
 # The methods of 2018 to 2024 on equal terms, under an attack that none was made for.
 #
-# **The finding.** Two methods of 2023 beat FRL: WAT and CFOL. In one training each,
-# their worst class has 40.0 and 38.5 % error under AutoAttack; FRL's has 43.0 %,
-# PGD-AT's 62.9 %. CFOL's weights from a hot start, our own recipe, give 38.0 % at a
-# lower average. The newer methods DAFA and FAAL do not beat these here, and averaging
-# the weights does nothing by itself.
+# **The finding.** Two methods of 2023, WAT and CFOL, come out ahead of FRL, but in one
+# training each, so no interval settles it. Their worst class has 40.0 and 38.5 % error
+# under AutoAttack; FRL's has 43.0 %, PGD-AT's 62.9 %. CFOL's weights from a hot start,
+# our own recipe, give 38.0 % at a lower average. DAFA and FAAL stay behind these here,
+# and averaging the weights does nothing by itself.
 
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
@@ -244,7 +244,8 @@ contest.gains()
 # FRL, WAT, CFOL and FAAL gain eight to ten points in the worst class for each point of
 # average that they lose, and our recipe thirteen. BAT and DAFA gain less, FAT and GAIRAT
 # next to nothing. **Averaging alone** changes neither PGD-AT nor TRADES by more than the
-# seeds differ: their 35 epochs end with a small rate, so there is little left to average.
+# seeds differ. A likely reason: 35 epochs end with a small rate, when the weights hardly
+# move any more.
 #
 # ### Exercise 2 · Which control does a claim lack?
 #
@@ -331,9 +332,8 @@ found
 # %% [markdown]
 # **GAIRAT** is the only one that is flagged: PGD-20 misses 8.8 points on average and 12.9
 # points in the worst class. By PGD-20 GAIRAT's worst class seems no worse than PGD-AT's.
-# Under AutoAttack it is the worst in the table. GAIRAT gives little weight to images that
-# are far from the boundary, and the network's logits there lose their scale. For all other
-# methods PGD-20 is nearly as strong as AutoAttack.
+# Under AutoAttack it is the worst in the table. For all other methods PGD-20 is nearly as
+# strong as AutoAttack.
 #
 # ### Exercise 3 · Who is worth arguing about?
 #
@@ -376,8 +376,7 @@ def repaired(method="PGD-AT", s=1.0):
     plots.show(plots.class_bars(bars, plots.axes(None, 7.6, 2.4)))
 
 # %% [markdown]
-# Here the repair does harm. Shirt's row is already one of the longest, because training has
-# made it long to help Shirt. With equal rows ($s = 1$) the worst class of PGD-AT goes from
+# Here the repair does harm. Shirt's row is one of the longest already. With equal rows ($s = 1$) the worst class of PGD-AT goes from
 # 62 to 68 %, and that of our recipe from 42 to 57 %. What a paper found on CIFAR-10 with a
 # WideResNet need not hold for a small network.
 #

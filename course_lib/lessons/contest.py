@@ -67,7 +67,8 @@ def errors(kind: str, images: int | None = None) -> Any:
     table = table[table["attack"] == ATTACKS[kind]]
     table = table[table["images"] == table["images"].mode().iloc[0]].copy()
     table["which"] = table["figure"].str.split().str[1]
-    rows = table.pivot_table("error", ["recipe", "seed"], "which").reset_index()
+    rows = pd.DataFrame(table).pivot_table("error", ["recipe", "seed"], "which").reset_index()
+    rows = rows.rename_axis(columns=None)
     labels = {name: label for label, name in names.items()}
     return rows.assign(method=rows["recipe"].map(labels)).drop(columns="recipe")
 
@@ -159,7 +160,7 @@ def missed() -> Any:
     seeds of the average and of the worst class."""
     strong, weak = (errors(kind, 2000).set_index(["method", "seed"]) for kind in
                     ("AutoAttack", "PGD-20"))
-    return (strong - weak).dropna().groupby("method", sort=False).mean().round(1)
+    return (strong - weak).dropna().groupby("method").mean().round(1).rename_axis(None)
 
 
 def worst_draws(reports: Sequence[Report], times: int = 2000) -> np.ndarray:
