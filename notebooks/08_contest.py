@@ -195,30 +195,40 @@ plots.show(plots.bars({"W": W.tolist()}, test.classes, plots.axes(None, 7.6, 2.3
 # $$\max_w \sum_c a_c w_c \quad \text{where} \quad w \ge 0, \;\; \sum_c w_c = 1, \;\;
 # \mathrm{KL}(U \| w) \le \tau$$
 #
-# Here $a_c$ says how badly class $c$ is doing. Its authors call a general solver. There is
-# a closed form with one unknown $\mu$, which bisection finds. Return $w$ as an array.
+# Here $a_c$ says how badly class $c$ is doing. The Lagrangian is
+# $\sum_c a_c w_c - \nu \, \mathrm{KL}(U \| w) - \mu \sum_c w_c$. Set its derivative to zero:
+# $w$ has a closed form with one unknown, $\mu > \max a$. Return $w$, which sums to one, for
+# an array `a` and a given `mu`.
 
 # %% tags=["exercise"]
-def worst_weights(a, tau):
+def worst_weights(a, mu):
     return ...
 
 lesson.check("08.inner", worst_weights)
 
 # %% cellView="form" jupyter={"source_hidden": true} tags=["solution"]
 # @title Solution of exercise 1 (open it when you have tried)
-def worst_weights_solution(a, tau):
-    if np.ptp(a) == 0:
-        return np.full(len(a), 1 / len(a))
-    low, high = -30, 30
-    for _ in range(80):
-        log_gap = (low + high) / 2
-        w = 1 / (a.max() + np.exp(log_gap) - a)  # w_c ~ 1 / (mu - a_c)
-        w = w / w.sum()
-        kl = -np.log(len(a) * w).mean()  # KL(U || w)
-        low, high = (log_gap, high) if kl > tau else (low, log_gap)
-    return w
+def worst_weights_solution(a, mu):
+    w = (mu - a) ** -1.0
+    return w / w.sum()
 
 assert lesson.check("08.inner", worst_weights_solution)
+
+# %% [markdown]
+# The larger μ, the more even $w$. Its authors call a general solver; bisection finds the μ
+# at which $\mathrm{KL}(U \| w) = \tau$:
+
+# %%
+from course_lib.methods import faal
+
+a, tau, C = np.array([-0.9, -0.8, -0.2, 0.3]), 0.5, 4
+low, high = a.max() + 1e-6, a.max() + 1e6
+for _ in range(100):
+    mu = (low + high) / 2
+    w = 1 / (mu - a) / (1 / (mu - a)).sum()
+    low, high = (mu, high) if -np.log(C * w).mean() > tau else (low, mu)
+assert np.allclose(w, faal.worst_weights(a, tau), atol=1e-6)
+print(w.round(3))
 
 # %% [markdown]
 # ## 4 · Each method beside its own control

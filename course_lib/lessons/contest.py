@@ -16,7 +16,6 @@ from course_lib.errors import CourseError
 from course_lib.fairness import Report
 from course_lib.lessons.bat import THIN
 from course_lib.lessons.lesson import Exercise
-from course_lib.methods.faal import worst_weights
 from course_lib.tables import interval, results, spread
 from course_lib.zoo import load_reports, manifest
 
@@ -201,32 +200,16 @@ CONTROL = Exercise(lambda: 4, mistakes={
     praise="TRADES with averaged weights is the control. In the same table it gains 2.5 of the 4.8 "
            "points.")
 
-CASES = [(np.array([-0.9, -0.2, 0.3]), 0.5), (np.array([-0.5, -0.4, -0.6, 0.1]), 0.1),
-         (np.array([0.2, 0.2]), 0.3)]
-
-
-def _solved(a: np.ndarray, tau: float, weights: Any, kl: Any) -> np.ndarray:
-    """Bisection of mu - max a, for another form of the weights or of the ball."""
-    if np.ptp(a) == 0:
-        return np.full(len(a), 1 / len(a))
-    low, high = -30.0, 30.0
-    for _ in range(80):
-        middle = (low + high) / 2
-        w = weights(a, np.exp(middle))
-        w = w / w.sum()
-        low, high = (middle, high) if kl(w) > tau else (low, middle)
-    return w
-
-
-INNER = Exercise(worst_weights, cases=CASES, tolerance=1e-3, mistakes={
-    "This is the ball KL(w || U), whose solution is a softmax. FAAL's ball is KL(U || w).":
-        lambda a, tau: _solved(a, tau, lambda a, m: np.exp((a - a.max()) / m),
-                               lambda w: (w * np.log(np.maximum(len(w) * w, 1e-300))).sum()),
+CASES = [(np.array([-0.9, -0.2, 0.3]), 0.5), (np.array([-0.5, -0.4, -0.6, 0.1]), 3.0)]
+INNER = Exercise(lambda a, mu: (1 / (mu - a)) / (1 / (mu - a)).sum(), cases=CASES, mistakes={
+    "These do not sum to one.": lambda a, mu: 1 / (mu - a),
+    "This is the solution for the ball KL(w || U), a softmax. FAAL's ball is KL(U || w).":
+        lambda a, mu: np.exp(a / mu) / np.exp(a / mu).sum(),
     "These weights favour the classes that are doing well. The worst weights favour large a.":
-        lambda a, tau: worst_weights(-a, tau),
-    "You stop at KL = 0: these weights are uniform.": lambda a, tau: np.full(len(a), 1 / len(a)),
-}, hints=("Set the derivative of sum a_c w_c - nu KL(U || w) - mu sum w_c to zero: w_c is "
-          "proportional to 1 / (mu - a_c), with mu above every a_c.",
-          "KL(U || w) falls as mu grows. Bisect log(mu - max a) between -30 and 30.",
-          "If all a are equal, return uniform weights."),
-    praise="Sixty halvings replace the authors' general solver.")
+        lambda a, mu: (mu - a) / (mu - a).sum(),
+    "The sign of a is wrong: mu lies above every a_c.":
+        lambda a, mu: (1 / (mu + a)) / (1 / (mu + a)).sum(),
+}, hints=("Take the derivative of sum a_c w_c - nu KL(U || w) - mu sum w_c by w_c.",
+          "KL(U || w) = -mean log(C w_c), so its derivative by w_c is -1 / (C w_c).",
+          "a_c + nu / (C w_c) - mu = 0: w_c is proportional to 1 / (mu - a_c)."),
+    praise="One bisection for mu replaces the authors' general solver.")
