@@ -181,7 +181,7 @@ def with_equal_norms(model: nn.Module, scale: float = 1.0) -> nn.Module:
 
 
 POINTS = [([(20.0, 63.0), (20.5, 59.0), (21.5, 43.0), (21.3, 38.0), (31.0, 74.0)],),
-          ([(1.0, 2.0), (1.0, 2.0), (1.0, 3.0)],), ([(3.0, 1.0)],)]
+          ([(1.0, 2.0), (1.0, 2.0), (1.0, 3.0)],), ([(3.0, 1.0), (4.0, 1.0)],)]
 FRONT = Exercise(undominated, cases=POINTS, mistakes={
     "You ask whether a method is best in one of the errors. Undominated means: no other method is "
     "at least as good in both and better in one.":
@@ -193,12 +193,16 @@ FRONT = Exercise(undominated, cases=POINTS, mistakes={
           "all(not (x <= a and y <= b and (x, y) != (a, b)) for x, y in points)"),
     praise="Only these are worth arguing about: every other method is worse in both errors.")
 
-CONTROL = Exercise(lambda: 4, mistakes={
-    "Both trained for 200 epochs.": lambda: 1, "One seed each, in both rows.": lambda: 2,
-    "Both were attacked by AutoAttack.": lambda: 3,
-}, hints=("Which of CFA's three parts does TRADES lack, although any method could have it?",),
-    praise="TRADES with averaged weights is the control. In the same table it gains 2.5 of the 4.8 "
-           "points.")
+CONTROL = Exercise(lambda base, control, method: (method - control) / (method - base),
+                   cases=[(21.7, 24.2, 26.5), (0.4, 0.5, 0.45)], mistakes={
+    "This is the control's share. Return the rest.":
+        lambda base, control, method: (control - base) / (method - base),
+    "This is the whole gain over the baseline.": lambda base, control, method: method - base,
+    "These are points. Divide by the whole gain.": lambda base, control, method: method - control,
+    "Divide by the whole gain, not by the result.":
+        lambda base, control, method: (method - control) / method,
+}, hints=("What is gained beyond the control, as a share of what is gained beyond the baseline?",),
+    praise="Less than half of CFA's gain is left when TRADES averages its weights, too.")
 
 CASES = [(np.array([-0.9, -0.2, 0.3]), 0.5), (np.array([-0.5, -0.4, -0.6, 0.1]), 3.0)]
 INNER = Exercise(lambda a, mu: (1 / (mu - a)) / (1 / (mu - a)).sum(), cases=CASES, mistakes={
