@@ -154,6 +154,7 @@ after = cfol.update(cfol.init_state(C), None,
                     Step(0, 1, 1, 2, torch.Generator(), stats={"wrong": m}))
 assert torch.allclose(after["p"], p)
 
+# %% tags=["slider", "nbval-ignore-output"]
 @interact(eta=(0.0, 0.05, 0.005), gamma=(0.0, 1.0, 0.1))
 def weights(eta=0.01, gamma=0.5):
     p = gamma / C + (1 - gamma) * torch.softmax(eta * C * m, 0)
