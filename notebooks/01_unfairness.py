@@ -201,7 +201,7 @@ curves = {label: load_curve(name, test) for label, name in MODELS.items()}
 @interact(eps=(0, 32, 2), trained=["half attacked", "all attacked"])
 def figure_1(eps=8, trained="half attacked"):
     reports = {label: curves[label].report(eps) for label in ("natural", trained)}
-    plots.show(plots.side_by_side(reports))
+    plots.show(plots.side_by_side(reports, height=2.6))
     gaps = [f"{np.ptp(r.rob.by_class):.0%} ({label})" for label, r in reports.items()]
     print("Worst minus best class under attack:", *gaps)
 
@@ -255,7 +255,7 @@ claim_1
 # The average and one line per class, over the budget:
 
 # %%
-left, right = plots.panels(2, 8, 3, sharey=True)
+left, right = plots.panels(2, 8, 2.6, sharey=True)
 for ax, label in ((left, "natural"), (right, "half attacked")):
     reports = {eps / 255: curves[label].report(eps) for eps in curves[label].eps}
     plots.budget_curves(reports, ax, named=["Trouser", "Sneaker", "Shirt"])
@@ -271,7 +271,7 @@ plots.show(right)
 # class, over the standard error of the natural model.
 
 # %%
-left, right = plots.panels(2, 8, 3.4, sharey=True)
+left, right = plots.panels(2, 8, 3, sharey=True)
 for ax, label in ((right, "all attacked"), (left, "half attacked")):
     plots.cost_of_robustness(at_8["natural"], at_8[label], ax)
     ax.set_title(label)
@@ -342,7 +342,7 @@ print("Without Shirt, beyond chance: no. You predicted:", rule or "–")
 # %%
 p = hard.mean()
 half = 1.96 * np.sqrt(p * (1 - p) / 1000)  # exercise 3
-ax = plots.class_bars(at_8["natural"], plots.axes(None, 8, 2.8), kind="nat")
+ax = plots.class_bars(at_8["natural"], plots.axes(None, 8, 2.5), kind="nat")
 ax.axhspan(100 * (p - half), 100 * (p + half), color="0.6", alpha=0.5, lw=0, zorder=0)
 plots.show(ax)
 assert (abs(hard - p) > half).sum() >= 8 and hard.max() > 10 * hard.min()
@@ -432,7 +432,7 @@ pd.DataFrame.from_dict(rows, "index", columns=["report", "ours", "one more"]).ro
 # %%
 photos = {label: load_reports(f"cifar10/{name}")
           for label, name in (("natural", "natural"), ("PGD-AT", "pgd-at"))}
-plots.show(plots.side_by_side(photos))
+plots.show(plots.side_by_side(photos, height=2.6))
 ours, theirs = (sum(p.numel() for p in m.parameters())
                 for m in (load_model("cifar10/pgd-at"), build("resnet18")))
 assert ours // 1000 == 175 and round(theirs / ours) == 64
@@ -470,7 +470,7 @@ for label, method in quick.items():
     run = fit(build("lenet5"), method, small, epochs=10, optim=optim, seed=0,
               progress=False)
     mine[label] = evaluate(run.model, test.per_class(100), "pgd20", progress=False)
-plots.show(plots.side_by_side(mine))
+plots.show(plots.side_by_side(mine, height=2.6))
 assert mine["half attacked"].rob.mean < mine["natural"].rob.mean
 assert mine["half attacked"].worst_class == "Shirt"
 

@@ -75,7 +75,7 @@ panel
 # - **Models:** choose one, or two side by side. *Tab* and the arrow keys reach every control.
 # - **Attack:** the predictions under PGD-20 at ε = 0, 2, 4, ..., 32 of 255 are stored for all 10,000 test images (seed 0), so the slider answers at
 #   once. An attack that says *attack now* runs here, on as many images per class as you choose.
-# - **Confusion matrix:** click a cell on the right, or choose a class and a prediction. Then *Show this image*.
+# - **Confusion matrix:** click a cell on the right, or choose a class and a prediction, then *Show the images of this cell*, then *Show this image*.
 # - **Scores:** the unfairness scores of notebook 05, split into their classes or groups.
 # - **Table:** sort it, filter it by words, save it.
 # - **Your own runs:** type the folder that your trainings wrote to (with Drive: `/content/drive/MyDrive/robust-fairness-course`). It also opens
