@@ -104,5 +104,5 @@ $(READY): constraints.txt requirements.txt pyproject.toml
 		"$$python" -m venv --clear $(VENV); }
 	$(PY) -m pip install -c constraints.txt -e '.[test,lab,autoattack,cluster]'
 	@echo "torchattacks and foolbox (tests compare with them) come without their requirements: the first asks for a requests of 2021."
-	$(PY) -m pip install -c constraints.txt --no-deps torchattacks foolbox eagerpy
+	$(PY) -m pip install -c constraints.txt --no-deps torchattacks foolbox eagerpy GitPython gitdb smmap
 	@touch $@

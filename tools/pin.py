@@ -39,7 +39,8 @@ def closure(installed: dict[str, str]) -> set[str]:
     """Everything that course-lib with all its extras brings, and the peers that are
     installed by themselves."""
     todo: set[Wanted] = needs("course-lib", EXTRAS) | {
-        (name, frozenset()) for name in ("torchattacks", "foolbox", "eagerpy")}
+        (name, frozenset()) for name in (
+            "torchattacks", "foolbox", "eagerpy", "gitpython", "gitdb", "smmap")}
     seen: set[Wanted] = set()
     while todo:
         wanted = todo.pop()
