@@ -182,3 +182,8 @@ def class_spreads(errors: Sequence[Errors]) -> list[Spread]:
     if len({len(e.counts) for e in errors}) != 1:
         raise CourseError(f"Give the errors of the same classes, one entry per seed: {errors}.")
     return [Spread.of(of_class) for of_class in zip(*(e.by_class for e in errors), strict=True)]
+
+
+def undominated(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Which points no other point dominates: is at most as large in both and smaller in one."""
+    return [not any(a <= x and b <= y and (a, b) != (x, y) for a, b in points) for x, y in points]

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from course_lib.errors import CourseError, pick, several
-from course_lib.fairness import Report, Spread, class_spreads
+from course_lib.fairness import Report, Spread, class_spreads, undominated
 from course_lib.zoo import budget, combine
 
 # Okabe and Ito's palette: readers with any kind of colour vision can distinguish any two of these.
@@ -311,13 +311,12 @@ def strips(rows: Mapping[str, Sequence[float]], ax: Ax = None, **labels: Any) ->
 
 
 def pareto(points: Mapping[str, tuple[Spread, Spread]], ax: Ax = None, **labels: Any) -> Axes:
-    """Average against worst class. A ring marks the models that no other model dominates: none is
-    at most as large in both and smaller in one."""
+    """Average against worst class. A ring marks the `undominated` models."""
     ax = axes(ax, 6, 4.4)
-    means = [(x.mean, y.mean) for x, y in points.values()]
+    best = undominated([(x.mean, y.mean) for x, y in points.values()])
     for i, (label, (x, y)) in enumerate(points.items()):
         at = _crosses(ax, [x], [y], fmt=MARKERS[i % 8], ms=6, color=COLOURS[i % 8], label=label)
-        if not any(a <= x.mean and b <= y.mean and (a, b) != means[i] for a, b in means):
+        if best[i]:
             ax.plot(*at, "o", ms=14, mfc="none", mec="black", mew=1.2, zorder=1)
     ax.grid(axis="x", alpha=0.3)
     ax.margins(0.12)

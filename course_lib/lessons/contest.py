@@ -2,7 +2,6 @@
 class, heads of equal norms, and exercises on fronts, controls and FAAL's inner problem."""
 
 import copy
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,10 +12,10 @@ from torch import nn
 
 from course_lib import plots
 from course_lib.errors import CourseError
-from course_lib.fairness import Report
+from course_lib.fairness import Report, undominated
 from course_lib.lessons.bat import THIN
 from course_lib.lessons.lesson import Exercise
-from course_lib.tables import interval, results, spread
+from course_lib.tables import interval, results, spread, verdict
 from course_lib.zoo import load_reports, manifest
 
 # label: stored recipe, the label of its control ("" for a control), year of the method
@@ -48,12 +47,14 @@ PAPERS = {
     "BAT": ("BAT (code)", 87.16, 74.02, 45.89, 17.82, "DAFA's figure"),
     "DAFA": ("DAFA", 81.63, 67.90, 49.05, 30.53, "DAFA's figure"),
     "FAAL with AWP": ("FAAL", 83.26, 69.4, 47.62, 30.7, "authors' logs, one run")}
+VERDICTS = {"lower": "confirmed", "higher": "reversed"}
 ATTACKS = {"standard": "", "PGD-20": "pgd20", "AutoAttack": "autoattack"}
 
 
 def stored() -> list[str]:
     """The labels of the methods that are stored."""
-    return [label for label, (name, *_) in ENTRIES.items() if name in manifest()]
+    models = manifest()
+    return [label for label, (name, *_) in ENTRIES.items() if name in models]
 
 
 def errors(kind: str, images: int | None = None) -> Any:
@@ -70,11 +71,6 @@ def errors(kind: str, images: int | None = None) -> Any:
     rows = rows.rename_axis(columns=None)
     labels = {name: label for label, name in names.items()}
     return rows.assign(method=rows["recipe"].map(labels)).drop(columns="recipe")
-
-
-def undominated(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Which points no other point dominates: is at most as large in both and smaller in one."""
-    return [not any(a <= x and b <= y and (a, b) != (x, y) for a, b in points) for x, y in points]
 
 
 def draw(kind: str, ax: Any = None) -> Any:
@@ -97,8 +93,8 @@ def draw(kind: str, ax: Any = None) -> Any:
 
 
 def leaderboard() -> Any:
-    """One row per method, means over seeds in percent: average / worst class; the class that is
-    worst most often; and the errors that PGD-20 misses on the same images."""
+    """One row per method, means over seeds in percent: average / worst class; and the class that is
+    worst most often."""
     shown = {kind: errors(kind).assign(n=1).groupby("method").agg(
         {"average": "mean", "worst": "mean", "n": "sum"}) for kind in ATTACKS}
     rows = {}
@@ -117,6 +113,11 @@ def leaderboard() -> Any:
 def gains(attack: str = "pgd20") -> Any:
     """Each method minus its control, in points and paired by seed: what the worst class gains, what
     the average loses, and the points gained per point lost."""
+    return _gains(attack).drop(columns="verdict")
+
+
+def _gains(attack: str = "pgd20") -> Any:
+    """`gains`, with a word on the claim that the method lowers the worst class's error."""
     rows = {}
     for label, (name, control, _) in ENTRIES.items():
         with suppress(CourseError, KeyError):  # no control, not both stored or examined by this
@@ -126,20 +127,17 @@ def gains(attack: str = "pgd20") -> Any:
                            "worst class": interval(worst, sign="+").replace(" ", THIN),
                            "average": interval(mean, sign="+").replace(" ", THIN),
                            "gained per point lost": "free" if mean.mean <= 0 < -worst.mean else
-                           f"{-worst.mean / mean.mean:.1f}" if worst.mean < 0 else "none"}
+                           f"{-worst.mean / mean.mean:.1f}" if worst.mean < 0 else "none",
+                           "verdict": VERDICTS.get(found := verdict(worst), found)}
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def claims() -> Any:
     """The papers' gain of the worst class over their own baseline on CIFAR-10, in points of robust
     accuracy, beside ours over the control."""
-    table, base = gains(), PAPERS["TRADES, best"][4]
+    table, base = _gains(), PAPERS["TRADES, best"][4]
     theirs = {label: f"{base - worst:+.1f}" for label, *_, worst, _ in PAPERS.values()}
     table["papers, minus TRADES"] = [theirs.get(label, "–") for label in table.index]
-    ends = [[float(v) for v in re.findall(r"[-+][.\d]+", words)[1:]]
-            for words in table["worst class"]]  # low and high, where there is an interval
-    table["verdict"] = ["one seed" if not e else "confirmed" if e[1] < 0 else
-                        "reversed" if e[0] > 0 else "inconclusive" for e in ends]
     return table[["control", "papers, minus TRADES", "worst class", "average", "verdict"]]
 
 

@@ -7,7 +7,7 @@ notebook's cell, it shows one decimal in at most seven columns, and names its da
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -245,8 +245,8 @@ def _errors(models: Sequence[StoredModel], attack: str | None = None,
             eps: float | str | None = None, images: int | None = None,
             by_class: bool = False) -> Iterator[Row]:
     """One row per model, figure and attack, as `results` describes them."""
-    budget_of: Any = PGD  # reads '8/255', too
-    level = None if eps is None else budget_of(eps=eps, scale=(1.0,)).eps
+    # PGD reads '8/255', too
+    level = None if eps is None else PGD(eps=cast(float, eps), scale=(1.0,)).eps
     chosen = {(m.name, m.seed): [r for r in m.reports if attack in (None, r.attack)
                                  and (level is None or abs(r.eps - level) < 1e-6)] for m in models}
     missed = {(m.name, m.seed) for m in models if flagged(m.reports)}
