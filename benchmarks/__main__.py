@@ -15,8 +15,8 @@ from benchmarks.harness import OUT, markdown
 
 SCRIPTS = ("evaluation", "epoch", "growth", "peak", "experiment_1", "boundary", "resnet")
 # run by name: they take their time
-ALONE = ("experiments_2_and_3", "store_overhead", "autoattack", "explorer", "parallel", "scaling",
-         "least_eps", "left_out", "bfloat16")
+ALONE = ("waits", "experiments_2_and_3", "store_overhead", "autoattack", "explorer", "parallel",
+         "scaling", "least_eps", "left_out", "bfloat16")
 README = Path(__file__).with_name("README.md")
 MARK = "<!-- tables: make bench ARGS=--readme -->"
 

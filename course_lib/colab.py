@@ -10,6 +10,7 @@ import os
 import platform
 import statistics
 import sys
+import threading
 import warnings
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from course_lib.errors import CourseError
-from course_lib.machine import device, keep_memory
+from course_lib.machine import device, keep_memory, kernels
 from course_lib.zoo import stored_models
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ def _time(seconds: float) -> str:
 def setup(drive: bool = False) -> Session:
     """Find the host and the device. `drive=True` mounts Google Drive; a failure is a warning."""
     keep_memory()
+    if kernel := kernels():  # compiled while you read, where it never was
+        threading.Thread(target=kernel.library, daemon=True).start()
     where = whereabouts()
     results = Path(RESULTS.get(where, "results")).absolute()
     return Session(where, device(), results, _mount(where) if drive else None)

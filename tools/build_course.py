@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +16,7 @@ from course_lib.tables import LEGEND, overview, results
 from course_lib.zoo import budget
 from tools.common import BUILD, ToolError, sources, write
 from tools.common import results as printed
-from tools.execute import executed
+from tools.execute import AT_ONCE, executed
 from tools.pages import Summary, index, page, results_page, summary
 from tools.readme_results import results_table
 
@@ -35,9 +36,11 @@ def attempt(source: Path, label: str) -> tuple[Summary, NotebookNode | None]:
 
 
 def build(chosen: list[Path], out: Path) -> list[Summary]:
-    """Write a page for each notebook, and take away the pages of notebooks that are gone."""
-    done = [attempt(source, f"[{n}/{len(chosen)}] {source.stem}") for n,
-            source in enumerate(chosen, 1)]
+    """Write a page for each notebook, and take away the pages of notebooks that are gone. Two
+    notebooks run at a time: most of one is imports and drawing, which keep one core busy."""
+    labels = [f"[{n}/{len(chosen)}] {source.stem}" for n, source in enumerate(chosen, 1)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        done = list(pool.map(attempt, chosen, labels))
     everything = write_pages(done, out)
     made = {this.page for this in everything if not this.failed}
     for old in out.glob("[0-9][0-9]_*.html"):

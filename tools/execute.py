@@ -34,6 +34,7 @@ VERSIONS = ("ipykernel", "jupytext", "matplotlib", "matplotlib-inline", "nbclien
             "torch", "torchvision")
 OWN = ("COURSE_DATA", "COURSE_MODELS")  # a user's own data and models
 CELL_SECONDS = 600
+AT_ONCE = min(2, os.cpu_count() or 1)  # notebooks, which share the cores
 PICTURE = re.compile(r'<img[^>]* alt="([^"]*)" src="data:image/png;base64,([^"]+)"')
 # the discard port: whoever asks the network for something learns at once that there is none
 NOWHERE = "http://127.0.0.1:9"
@@ -76,7 +77,8 @@ def surroundings() -> dict[str, str]:
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"),
                             NOWHERE)
     own = {"COURSE_CACHE": str(BUILD / "cache"), "IPYTHONDIR": str(BUILD / "ipython"),
-           "JUPYTER_PREFER_ENV_PATH": "1"}
+           "JUPYTER_PREFER_ENV_PATH": "1",
+           "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // AT_ONCE))}
     return {**kept, **proxies, **own, "no_proxy": "localhost,127.0.0.1"}
 
 

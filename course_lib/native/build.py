@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from ctypes import c_int32, c_int64, c_void_p
@@ -27,6 +28,7 @@ SOURCE = Path(__file__).with_name("lenet.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread", "-ffp-contract=fast",
          "-fno-math-errno", "-fopenmp-simd")
 PATIENCE = 300  # seconds for a compiler that hangs
+_LOCK = threading.Lock()  # one thread compiles, others wait
 _off: ContextVar[bool] = ContextVar("course_lib.native.off", default=False)
 
 
@@ -51,7 +53,8 @@ def reason() -> str:
 
 
 def _attempt() -> tuple[ctypes.CDLL | None, str]:
-    return _built(*(os.environ.get(v) for v in ("COURSE_CACHE", "CXX", "COURSE_NATIVE_FLAGS")))
+    with _LOCK:
+        return _built(*(os.environ.get(v) for v in ("COURSE_CACHE", "CXX", "COURSE_NATIVE_FLAGS")))
 
 
 @functools.cache
