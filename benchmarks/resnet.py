@@ -17,7 +17,8 @@ from benchmarks.peers import Work
 from course_lib import models
 from course_lib.data import load
 from course_lib.inference import frozen
-from course_lib.models import Accelerated, build
+from course_lib.machine import Accelerated
+from course_lib.models import build
 
 BATCH, USUAL = 128, "PyTorch's defaults: float32"
 FIRST, LAST = torch.contiguous_format, torch.channels_last

@@ -22,7 +22,6 @@ from torch.nn import functional as F
 
 from course_lib.errors import CourseError, integer, pick
 from course_lib.inference import check_images, frozen, logits_of, unseen
-from course_lib.models import Accelerated
 
 Number = float | Tensor
 
@@ -121,6 +120,8 @@ class PGD:
              generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Each iterate z_t, t = 0 .. K, and whether the model classifies it correctly. `eps` and
         `step_size` replace the attack's own; they may hold one value per example."""
+        from course_lib.machine import Accelerated
+
         model = Accelerated(model) if self.bf16 else model
         setup = WalkSetup.of(self, model, x, y, eps, step_size, generator)
         z = setup.z0
@@ -134,7 +135,7 @@ class PGD:
              step_size: Number | None = None, generator: torch.Generator | None = None,
              extra: int = 0, stop: bool = False) -> Walk:
         """The landmarks of `path` in one pass; with `stop` an example rests at `first_wrong`."""
-        from course_lib.machine import channels_last, enough_memory, kernels
+        from course_lib.machine import Accelerated, channels_last, enough_memory, kernels
 
         integer(extra, "extra", 0)
         model = Accelerated(model) if self.bf16 else model

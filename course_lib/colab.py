@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from course_lib.errors import CourseError
-from course_lib.machine import device, keep_memory, kernels
 from course_lib.zoo import stored_models
 
 if TYPE_CHECKING:
@@ -101,6 +100,8 @@ def _time(seconds: float) -> str:
 
 def setup(drive: bool = False) -> Session:
     """Find the host and the device. `drive=True` mounts Google Drive; a failure is a warning."""
+    from course_lib.machine import device, keep_memory, kernels
+
     keep_memory()
     if kernel := kernels():  # compiled while you read, where it never was
         threading.Thread(target=kernel.library, daemon=True).start()

@@ -3,7 +3,6 @@
 import difflib
 import pkgutil
 from collections.abc import Collection, Mapping
-from fnmatch import fnmatchcase
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -43,24 +42,6 @@ def several(given: Any) -> list[Any]:
         return [given] if isinstance(given, str) else list(given)
     except TypeError:
         return [given]
-
-
-def matching(names: Collection[str], patterns: Any) -> list[str]:
-    """The names that fit a pattern such as exp1/pgd-*, or are in a group such as exp1. A pattern
-    that no name fits is an error.
-
-    >>> matching(["exp1/natural", "exp10/natural"], "EXP1")
-    ['exp1/natural']
-    """
-    fits: set[str] = set()
-    for pattern in several(patterns) or [None]:
-        low = f"{pattern}".lower().rstrip("/")
-        mine = {n for n in names if fnmatchcase(n.lower(), low) or n.lower().startswith(low + "/")}
-        if not mine:
-            raise CourseError(f"Nothing is called {f'{pattern}':.100}, so nothing was done."
-                              f"{instead(names, pattern)}")
-        fits |= mine
-    return [n for n in names if n in fits]
 
 
 def integer(value: object, what: str, least: int) -> int:

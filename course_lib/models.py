@@ -148,19 +148,6 @@ class PreActResNet(nn.Module):
         return self.fc(x.mean((2, 3)))  # [B, classes]
 
 
-class Accelerated(nn.Module):
-    """Another model, computed in bfloat16, which has three significant digits. It shares its
-    parameters; its logits are float32. Published figures are evaluated without it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, torch.bfloat16):
-            return self.model(x).float()
-
-
 PREACT18 = partial(PreActResNet, 64, (64, 128, 256, 512), 2)
 WIDE28 = partial(PreActResNet, 16, (160, 320, 640), 4)  # Zagoruyko and Komodakis, BMVC 2016
 MODELS: dict[str, Callable[..., nn.Module]] = {

@@ -14,12 +14,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from course_lib import training
 from course_lib.attacks import PGD
-from course_lib.data import Dataset, Split, batches, load
+from course_lib.data import Dataset, Split, load
 from course_lib.errors import CourseError, integer, pick, resolve
 from course_lib.evaluation import NAMED, evaluate, named
 from course_lib.fairness import Report
@@ -27,33 +26,9 @@ from course_lib.methods import Method, Step
 from course_lib.models import build
 from course_lib.training import Optim, Run, fit
 
-TABLE = "course_lib.experiments:RECIPES"  # the recipes; that folder imports this file
+# the tables of experiments/, which imports this file
+RECIPES, TRANSFORMS = "course_lib.experiments:RECIPES", "course_lib.experiments:TRANSFORMS"
 EXAMINATION = (("pgd20", 8 / 255), ("pgd20", 16 / 255))  # attacks on Fashion-MNIST's test set
-TRANSFORMS: dict[str, Callable[[Dataset], Dataset]] = {
-    "": lambda d: d,
-    "whole": Dataset.whole,
-    "without-hardest": lambda d: d.without(resolve("course_lib.experiments.exp4:HARDEST")),
-    "without-easiest": lambda d: d.without(resolve("course_lib.experiments.exp4:EASIEST")),
-    "balanced": lambda d: replace(d, training=lambda: (
-        resolve("course_lib.datasets.adult:balanced")(d.train), d.val)),
-}
-
-
-@dataclass(frozen=True)
-class Copies:
-    """Static adversarial data (Sooksatra and Rivas): one attacked copy of each training image."""
-
-    of: str  # the recipe whose weights (same seed) are attacked
-    attack: PGD
-
-    def join(self, clean: Split, model: nn.Module, sha256: str,
-             seed: int) -> tuple[Split, dict[str, Any]]:
-        """The clean images and a copy of each that attacks `model`, and the record's entry."""
-        g = torch.Generator().manual_seed(seed)
-        copies = [self.attack(model, x, y, generator=g) for x, y in batches(clean, 500)]
-        both = replace(clean, x=clean.images()).joined(replace(clean, x=torch.cat(copies)))
-        about = {"of": self.of, "weights": sha256, "data_sha256": both.digest()}
-        return both, {"training_examples": len(both), "copies": about}
 
 
 @dataclass(frozen=True)
@@ -73,7 +48,7 @@ class Recipe:
     validation_images: int | None = None  # so many during training, stratified; None is all
     examination: tuple[tuple[str, float], ...] = EXAMINATION
     weights: bool = True  # are the weights stored? Grids and ablations store records only
-    copies: Copies | None = None  # these join the clean training set
+    copies: Any = None  # static attacked copies, which join the training set (scores.py there)
 
     @property
     def needs(self) -> set[str]:
@@ -100,8 +75,8 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
     from course_lib.files import check_writable
     from course_lib.machine import device
 
-    recipe, label = pick(resolve(TABLE), name, "recipe"), stored_name(name, limit, epochs)
-    change = pick(TRANSFORMS, recipe.transform, "transform")
+    recipe, label = pick(resolve(RECIPES), name, "recipe"), stored_name(name, limit, epochs)
+    change = pick(resolve(TRANSFORMS), recipe.transform, "transform")
     data = change(load(recipe.dataset, root=root, limit=limit))
     epochs = recipe.epochs if epochs is None else integer(epochs, "epochs", 0)
     earlier = {need: _trained_before(need, seed, (Path(out), models), label.removeprefix(name))

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import safetensors.torch
 from torch import nn
 
-from course_lib.errors import CourseError, matching, pick
+from course_lib.errors import CourseError, instead, pick, several
 from course_lib.fairness import Errors, Report
 from course_lib.models import build
 
@@ -80,6 +81,24 @@ class StoredModel:
     data: str  # the data set that it was trained on
     method: str
     reports: list[Report]
+
+
+def matching(names: Collection[str], patterns: Any) -> list[str]:
+    """The names that fit a pattern such as exp1/pgd-*, or are in a group such as exp1. A pattern
+    that no name fits is an error.
+
+    >>> matching(["exp1/natural", "exp10/natural"], "EXP1")
+    ['exp1/natural']
+    """
+    fits: set[str] = set()
+    for pattern in several(patterns) or [None]:
+        low = f"{pattern}".lower().rstrip("/")
+        mine = {n for n in names if fnmatchcase(n.lower(), low) or n.lower().startswith(low + "/")}
+        if not mine:
+            raise CourseError(f"Nothing is called {f'{pattern}':.100}, so nothing was done."
+                              f"{instead(names, pattern)}")
+        fits |= mine
+    return [n for n in names if n in fits]
 
 
 def stored_models(root: Root = None, *patterns: str) -> list[StoredModel]:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from course_lib.errors import CourseError, instead, integer, matching, pick
+from course_lib.errors import CourseError, instead, integer, pick
+from course_lib.zoo import matching
 
 TABLE = {"lenet5": 1, "resnet18": 2}
 

@@ -14,8 +14,9 @@ from course_lib.data import load
 from course_lib.errors import CourseError, CourseWarning
 from course_lib.evaluation import evaluate
 from course_lib.inference import frozen, predict
+from course_lib.machine import Accelerated
 from course_lib.methods import METHODS
-from course_lib.models import MODELS, Accelerated, Block, build
+from course_lib.models import MODELS, Block, build
 from course_lib.training import Optim, fit
 from course_lib.zoo import load_model
 from tests.helpers import images, left_alone, random_states, same_weights, seeded, split

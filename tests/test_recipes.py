@@ -15,6 +15,7 @@ from course_lib.attacks import ATTACKS, PGD
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.experiments import RECIPES
+from course_lib.experiments.scores import Copies
 from course_lib.fairness import Report
 from course_lib.inference import predict
 from course_lib.lab.publish import publish
@@ -23,7 +24,7 @@ from course_lib.methods import METHODS
 from course_lib.methods.base import Method
 from course_lib.methods.frl import FRL
 from course_lib.methods.frl_report import FRLReport
-from course_lib.recipes import Copies, digest, run, stored_name
+from course_lib.recipes import digest, run, stored_name
 from course_lib.training import Averaging, Optim
 from course_lib.zoo import entry, load_model
 from tests.helpers import network_of, same_weights, tiny_dataset, with_tiny_recipes

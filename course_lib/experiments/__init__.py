@@ -6,6 +6,11 @@
 Add your own here, or in your own script: RECIPES["mine/x"] = Recipe(...).
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+
+from course_lib.data import Dataset
+from course_lib.datasets.adult import balanced
 from course_lib.experiments import cifar10, contest, exp1, exp2, exp3, exp4, gpu, scores
 from course_lib.recipes import Recipe
 
@@ -17,4 +22,13 @@ RECIPES: dict[str, Recipe] = {
     **scores.RECIPES,
     **cifar10.RECIPES,
     **gpu.RECIPES,
+}
+
+# what a recipe's `transform` does to its data set
+TRANSFORMS: dict[str, Callable[[Dataset], Dataset]] = {
+    "": lambda d: d,
+    "whole": Dataset.whole,
+    "without-hardest": lambda d: d.without(exp4.HARDEST),
+    "without-easiest": lambda d: d.without(exp4.EASIEST),
+    "balanced": lambda d: replace(d, training=lambda: (balanced(d.train), d.val)),
 }

@@ -14,16 +14,23 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.data import Split, load
-from course_lib.errors import CourseError, CourseWarning, integer, matching, pick
+from course_lib.errors import CourseError, CourseWarning, integer, pick
 from course_lib.evaluation import counted, evaluate, named, predictions
-from course_lib.experiments import RECIPES
+from course_lib.experiments import RECIPES, TRANSFORMS
 from course_lib.fairness import Report
 from course_lib.judge import examination, judged
 from course_lib.lab.jobs import Task, piece, run_all
 from course_lib.lab.publish import add_reports
 from course_lib.machine import device
-from course_lib.recipes import TRANSFORMS
-from course_lib.zoo import budget, entry, load_model, load_record, manifest, stored_models
+from course_lib.zoo import (
+    budget,
+    entry,
+    load_model,
+    load_record,
+    manifest,
+    matching,
+    stored_models,
+)
 
 FORMAT = 2  # of the tensors that tasks store; counts up when their meaning changes
 IMAGES = ("pgd20", "cw20", "autoattack")  # the attacks on models of images

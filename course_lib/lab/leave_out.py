@@ -22,17 +22,17 @@ import torch
 from torch import Tensor
 
 from course_lib.data import Dataset, batches, load
-from course_lib.errors import CourseError, integer, matching, pick
-from course_lib.experiments import RECIPES
+from course_lib.errors import CourseError, integer, pick
+from course_lib.experiments import RECIPES, TRANSFORMS
 from course_lib.files import StoredFiles, check_writable, json_bytes
 from course_lib.inference import frozen, logits_of
 from course_lib.lab.jobs import piece, run_all
 from course_lib.lab.publish import add_file
 from course_lib.models import build
-from course_lib.recipes import TRANSFORMS, digest, made_from, stored_name
+from course_lib.recipes import digest, made_from, stored_name
 from course_lib.scores import luf
 from course_lib.training import fit
-from course_lib.zoo import models_dir
+from course_lib.zoo import matching, models_dir
 
 # design: does the seed change? is an example left out?
 DESIGNS = {"paired": (False, True), "seeds": (True, False), "unpaired": (True, True)}

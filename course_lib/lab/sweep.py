@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checkpoints import sources
-from course_lib.errors import CourseError, integer, matching
+from course_lib.errors import CourseError, integer
 from course_lib.experiments import RECIPES
 from course_lib.files import check_writable
 from course_lib.lab.jobs import Task, run_all
 from course_lib.lab.publish import publish
 from course_lib.lab.torchrun import joined
 from course_lib.recipes import digest, run, stored_name
-from course_lib.zoo import entry, load_record, model_files, models_dir
+from course_lib.zoo import entry, load_record, matching, model_files, models_dir
 
 Record = dict[str, Any]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from course_lib.__main__ import main, parser
-from course_lib.errors import matching
 from course_lib.experiments import RECIPES
+from course_lib.zoo import matching
 from tools.colab_twin import repository
 from tools.common import ROOT
 

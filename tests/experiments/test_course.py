@@ -8,14 +8,13 @@ import torch
 
 from course_lib.data import LOADERS, load
 from course_lib.evaluation import named
-from course_lib.experiments import RECIPES
+from course_lib.experiments import RECIPES, TRANSFORMS
 from course_lib.experiments.exp4 import CHOSEN
 from course_lib.fairness import Report, Spread
 from course_lib.inference import predict
 from course_lib.lab.sweep import up_to_date
 from course_lib.methods import METHODS
 from course_lib.models import MODELS
-from course_lib.recipes import TRANSFORMS
 from course_lib.tables import list_models
 from course_lib.zoo import load_model, load_record, load_reports, manifest, models_dir
 

@@ -14,6 +14,7 @@ from course_lib.datasets.adult import GROUPS, UNITS
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate, named
 from course_lib.experiments import RECIPES
+from course_lib.experiments.scores import Copies
 from course_lib.fairness import Report
 from course_lib.inference import predict
 from course_lib.lab import examine as examination
@@ -21,7 +22,6 @@ from course_lib.lab import score as room
 from course_lib.lab.publish import add_rows, publish
 from course_lib.lab.score import PLANS, Plan, Search, confidences, plan_of, score_stored
 from course_lib.models import build
-from course_lib.recipes import Copies
 from course_lib.scores import cau, cru_eps, cru_s, eou, least_eps, success
 from course_lib.zoo import entry, load_model, load_record, load_report, load_scores, manifest
 from tests.helpers import network_of, tiny_dataset, with_tiny_recipes

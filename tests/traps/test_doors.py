@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from course_lib import LOADERS, MODELS, RECIPES, Split, build, load
 from course_lib.data import halves
-from course_lib.errors import CourseError, instead, integer, matching, pick
+from course_lib.errors import CourseError, instead, integer, pick
+from course_lib.zoo import matching
 from tests.helpers import THREE, images, labels, split, tiny_dataset
 
 BYTES = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), np.uint8)  # [N, H, W, C]

@@ -21,8 +21,8 @@ from course_lib.evaluation import evaluate
 from course_lib.experiments import RECIPES
 from course_lib.lab.publish import publish
 from course_lib.lab.sweep import finished, train
+from course_lib.machine import Accelerated
 from course_lib.methods import METHODS, Method, Step
-from course_lib.models import Accelerated
 from course_lib.recipes import run
 from course_lib.training import Optim, Run, fit
 from course_lib.zoo import load_record

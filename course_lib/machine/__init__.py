@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from course_lib.errors import CourseError
 
@@ -108,3 +108,16 @@ def channels_last(model: nn.Module) -> Iterator[None]:
             if type(p) is nn.Parameter and p.device.type == "cpu" and p.ndim == 4
             and p.dtype == torch.float32]):
         yield
+
+
+class Accelerated(nn.Module):
+    """Another model, computed in bfloat16, which has three significant digits. It shares its
+    parameters; its logits are float32. Published figures are evaluated without it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return self.model(x).float()
