@@ -11,12 +11,14 @@ import pandas as pd
 from torch import nn
 
 from course_lib import plots
+from course_lib.data import Split
 from course_lib.errors import CourseError
+from course_lib.evaluation import evaluate
 from course_lib.fairness import Report, undominated
 from course_lib.lessons.bat import THIN
 from course_lib.lessons.lesson import Exercise
 from course_lib.tables import interval, results, spread, verdict
-from course_lib.zoo import load_reports, manifest
+from course_lib.zoo import load_model, load_reports, manifest
 
 # label: stored recipe, the label of its control ("" for a control), year of the method
 ENTRIES: dict[str, tuple[str, str, int]] = {
@@ -112,12 +114,8 @@ def leaderboard() -> Any:
 
 def gains(attack: str = "pgd20") -> Any:
     """Each method minus its control, in points and paired by seed: what the worst class gains, what
-    the average loses, and the points gained per point lost."""
-    return _gains(attack).drop(columns="verdict")
-
-
-def _gains(attack: str = "pgd20") -> Any:
-    """`gains`, with a word on the claim that the method lowers the worst class's error."""
+    the average loses, the points gained per point lost, and a word on the claim that the method
+    lowers the worst class's error."""
     rows = {}
     for label, (name, control, _) in ENTRIES.items():
         with suppress(CourseError, KeyError):  # no control, not both stored or examined by this
@@ -126,16 +124,25 @@ def _gains(attack: str = "pgd20") -> Any:
             rows[label] = {"control": control, "seeds": worst.n,
                            "worst class": interval(worst, sign="+").replace(" ", THIN),
                            "average": interval(mean, sign="+").replace(" ", THIN),
-                           "gained per point lost": "free" if mean.mean <= 0 < -worst.mean else
-                           f"{-worst.mean / mean.mean:.1f}" if worst.mean < 0 else "none",
+                           "gained per point lost": "none" if worst.mean >= 0 else
+                           "free" if mean.mean <= 0 else f"{-worst.mean / mean.mean:.1f}",
                            "verdict": VERDICTS.get(found := verdict(worst), found)}
     return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def bargains(ax: Any = None) -> Any:
+    """Points that the worst class gains over the control for each point of average lost, as bars;
+    without methods that lose nothing."""
+    gained = gains()["gained per point lost"].replace("none", "0")
+    paid = gained[gained != "free"].astype(float).sort_values()
+    return plots.bars({"gained": [*paid]}, [*paid.index], plots.axes(ax, 7.6, 2.8), scale=1,
+                      ylabel="gained per point lost")
 
 
 def claims() -> Any:
     """The papers' gain of the worst class over their own baseline on CIFAR-10, in points of robust
     accuracy, beside ours over the control."""
-    table, base = _gains(), PAPERS["TRADES, best"][4]
+    table, base = gains(), PAPERS["TRADES, best"][4]
     theirs = {label: f"{base - worst:+.1f}" for label, *_, worst, _ in PAPERS.values()}
     table["papers, minus TRADES"] = [theirs.get(label, "–") for label in table.index]
     return table[["control", "papers, minus TRADES", "worst class", "average", "verdict"]]
@@ -176,6 +183,22 @@ def with_equal_norms(model: nn.Module, scale: float = 1.0) -> nn.Module:
     length = head.weight.data.norm(dim=1, keepdim=True)
     head.weight.data *= scale * length.mean() / length  # W_k <- s W_k / ||W_k||
     return model
+
+
+def heads(test: Split, validation: Split) -> Any:
+    """Each method's errors under PGD-20, as trained and with `with_equal_norms`: average / worst
+    class. The scale is the one of four with the lowest worst error on the validation images."""
+    rows, scales = dict[str, Any](), (0.75, 1.0, 1.5, 2.0)
+    for label in (m for m in stored() if "weights" in manifest()[ENTRIES[m][0]]["0"]):
+        model = load_model(ENTRIES[label][0])
+        tried = {s: evaluate(with_equal_norms(model, s), validation, progress=False).rob.worst
+                 for s in scales}
+        best = min(tried, key=lambda s: (tried[s], abs(s - 1)))
+        rows[label] = {"scale": best}
+        for title, m in (("as trained", model), ("equal rows", with_equal_norms(model, best))):
+            errors = evaluate(m, test, progress=False).rob
+            rows[label][title] = f"{100 * errors.mean:.1f} / {100 * errors.worst:.1f}"
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 POINTS = [([(20.0, 63.0), (20.5, 59.0), (21.5, 43.0), (21.3, 38.0), (31.0, 74.0)],),
