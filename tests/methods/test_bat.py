@@ -5,14 +5,11 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from course_lib.attacks import PGD
-from course_lib.errors import CourseError
+from course_lib import PGD, CourseError, build
 from course_lib.methods import METHODS, Step
-from course_lib.methods.bat import BAT, from_uniform, to_uniform
+from course_lib.methods.bat import BAT
 from course_lib.methods.fat import FAT
 from course_lib.methods.gairat import GAIRAT
-from course_lib.methods.trades import kl
-from course_lib.models import build
 from tests.helpers import Linear, seeded
 
 PLAIN = PGD(steps=10, start="clean")
@@ -22,7 +19,7 @@ Y = MODEL(X).argmax(1)
 Y[::3] = (Y[::3] + 1) % 10  # some are right, some are wrong
 
 
-def at(epoch: int = 5, epochs: int = 10) -> Step:
+def at(epoch=5, epochs=10):
     return Step(epoch, epochs, 0, 1, seeded(0))
 
 
@@ -53,11 +50,9 @@ def test_fat_with_tau_zero_trains_on_wrong_images_as_they_are():
     fat = FAT(PGD(eps=0.2, step_size=0.02, steps=10, start="clean"))
     loss = fat.loss(halved(), grey(0.4), torch.tensor([1]), {}, at(0))
     assert_close(loss, cross_entropy(halved()(grey(0.4)), torch.tensor([1])))
-
-
-def test_fat_schedule_keeps_the_authors_shares():
+    # the authors' shares of the epochs
     assert [FAT().tau(at(e, 12)) for e in range(12)] == [0] * 5 + [1] * 4 + [2] * 3
-    assert [FAT().tau(at(e, 120)) for e in (0, 49, 50, 89, 90, 119)] == [0, 0, 1, 1, 2, 2]
+    assert [FAT().tau(at(e, 120)) for e in (49, 50, 89, 90)] == [0, 1, 1, 2]
 
 
 def test_gairat_weighs_the_loss_by_omega():
@@ -67,21 +62,6 @@ def test_gairat_weighs_the_loss_by_omega():
     walk = PLAIN.walk(MODEL, X, Y)
     ce, w = cross_entropy(MODEL(walk.last), Y, reduction="none"), GAIRAT().omega(walk.n_right)
     assert_close(GAIRAT(PLAIN).loss(MODEL, X, Y, {}, at()), (ce * w / w.sum()).sum())
-
-
-@pytest.mark.parametrize(("value", "grad0"), [(to_uniform, 0.27), (from_uniform, 0.9)])
-def test_distance_from_uniform(value, grad0):
-    """Zero at uniform; at a logit of 5 the gradient of KL(p||U) is about .27, that of KL(U||p)
-    about .9 - 1/10."""
-    assert_close(value(torch.zeros(2, 10)), torch.zeros(2), atol=1e-6, rtol=0)
-    logits = torch.zeros(1, 10).index_fill_(1, torch.tensor([0]), 5.0).requires_grad_()
-    (g,) = torch.autograd.grad(value(logits).sum(), logits)
-    p = logits.softmax(1)
-    want = p - 0.1 if value is from_uniform else p * (p.log() - (p * p.log()).sum())
-    assert_close(g, want)
-    assert abs(g[0, 0].item() - grad0) < 0.06
-    a, b = (p, p * 0 + 0.1) if value is to_uniform else (p * 0 + 0.1, p)
-    assert_close(value(logits)[0], (a * (a / b).log()).sum())
 
 
 def pair(method, x):
@@ -111,15 +91,6 @@ def test_wrong_at_once(preset):
     assert preset == "paper" or first.mean() < x.mean() - 1.5 / 255
 
 
-def test_bat_is_the_sum_it_says():
-    method = BAT.preset("paper", alpha=0.3)
-    images = method.images(MODEL, X, Y, seeded(0))
-    c, a = MODEL(images["clean"]), MODEL(images["first"])
-    target = from_uniform(c).mean() + from_uniform(a).mean()
-    want = cross_entropy(c, Y) + 6 * kl(MODEL(X), a).mean() + 0.3 * target
-    assert_close(method.loss(MODEL, X, Y, {}, at()), want)
-
-
 def test_two_draws_differ_and_one_does_not():
     """One pass gives a pair one step apart; two passes with their own noise do not."""
     images = (BAT(draws=n, tau=0, literal=True).images(MODEL, X, Y, seeded(0)) for n in (1, 2))
@@ -127,9 +98,8 @@ def test_two_draws_differ_and_one_does_not():
     assert one <= 2 / 255 + 1e-6 < two
 
 
-@pytest.mark.parametrize(("bad", "words"), [
-    (BAT, {"target": "up"}), (BAT, {"target_on": ("x",)}), (BAT, {"source_on": "x"}),
-    (BAT.preset, {"name": "x"}), (GAIRAT, {"begin": 2.0})])
-def test_bad_settings_are_refused(bad, words):
-    with pytest.raises(CourseError, match=f"{next(iter(words))}|preset of BAT"):
-        bad(**words)
+def test_bad_settings_are_refused():
+    for bad, word in ((lambda: BAT(target="up"), "target"), (lambda: BAT.preset("x"), "preset of"),
+                      (lambda: BAT(source_on="x"), "source"), (lambda: GAIRAT(begin=2), "begin")):
+        with pytest.raises(CourseError, match=word):
+            bad()

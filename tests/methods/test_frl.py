@@ -6,27 +6,26 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, tensor
+from torch import tensor
 from torch.nn.functional import cross_entropy, one_hot
 from torch.testing import assert_close
 
-from course_lib.errors import CourseError
+from course_lib import CourseError, build
 from course_lib.fairness import Errors, Report
 from course_lib.methods import METHODS, Step
 from course_lib.methods.frl import FRL
 from course_lib.methods.frl_report import FRLReport, FRLReportMended
-from course_lib.models import build
 from tests.helpers import labels, seeded
 
 X, Y = torch.rand(40, 1, 32, 32, generator=seeded(1)), labels(40, 10)
 FOUR = torch.where(torch.arange(10) == 4, 3.0, 1.0)  # class 4 has a margin of three
 
 
-def at(epoch: int = 0) -> Step:
+def at(epoch=0):
     return Step(epoch, 10, 0, 1, seeded(epoch))
 
 
-def report(nat: list[int], rob: list[int], flips: list[int] | None = None) -> Report:
+def report(nat, rob, flips=None):
     """Errors of 1,000 images per class."""
     errors = [e and Errors(tuple(e), (1000,) * len(e)) for e in (nat, rob, flips)]
     return Report(*errors[:2], tuple("abcdefghij"[: len(nat)]), flips=errors[2])
@@ -92,7 +91,7 @@ def test_which_multipliers_move(variant, natural_reweight, moved):
     assert {k for k in ("lam0", "lam1", "lam2") if state[k].any()} == moved
 
 
-def reach(method: FRL | FRLReport, x: Tensor = X) -> Tensor:
+def reach(method, x=X):
     """How far from `x` the images of the last forward pass are, where class 4 has its margin."""
     model, last = build("lenet5", seed=3), []
     model.register_forward_pre_hook(lambda module, given: last.append(given[0].detach()))
@@ -106,23 +105,11 @@ def test_a_margin_of_three_attacks_three_times_as_far(cls):
     half = cls is FRLReportMended  # of the batch, the second one
     assert far[20 * half:][Y[20 * half:] == 4].min() > 2 * 8 / 255
     assert far[Y != 4].max() <= 8 / 255 + 1e-6 and far[: 20 * half].sum() == 0
-
-
-@pytest.mark.parametrize(("step", "size"), [("fixed", 2), ("largest", 6)])
-def test_the_length_of_a_step(step, size):
-    """One step from the clean image, with budgets of 8/255 and (class 4) 24/255."""
+    # one step from the clean image, with budgets of 8/255 and (class 4) 24/255
     attack = dataclasses.replace(FRL().attack, steps=1, start="clean", objective="ce")
-    far = reach(FRL(step=step, attack=attack), torch.full_like(X, 0.5))
-    assert_close(far, torch.full((40,), size / 255))
-
-
-def test_one_heavy_class_makes_the_natural_loss_its_own():
-    model, frl = build("lenet5", seed=3), FRL(beta=1.0)
-    state = frl.init_state(10)
-    heavy = {**state, "w0": one_hot(tensor(4), 10).float()}
-    only = cross_entropy(model(X[Y == 4]), Y[Y == 4])
-    boundary = frl.loss(model, X, Y, state, at()) - cross_entropy(model(X), Y)
-    assert_close(frl.loss(model, X, Y, heavy, at()), only + boundary, rtol=1e-5, atol=1e-6)
+    for step, size in (("fixed", 2), ("largest", 6)):
+        far = reach(FRL(step=step, attack=attack), torch.full_like(X, 0.5))
+        assert_close(far, torch.full((40,), size / 255))
 
 
 @pytest.mark.parametrize("windup", [True, False])
@@ -140,20 +127,12 @@ def test_windup_is_the_authors_and_can_be_turned_off(windup):
     (2021, "rw", 0.1, 0.1, 2.5, 0.5, 1.0), (2021, "rm", 0.1, 0.1, 2.5, 0.3, 1.0),
     (2021, "rmrw", 0.1, 0.1, 3.0, 0.5, 1.0), (2022, "rw", 0.1, 0.2, 2.5, 0.5, 1.5),
     (2022, "rmrw", 0.07, 0.2, 3.0, 0.5, 1.5)])
-def test_g1_presets_are_the_constants_of_the_authors_files(year, variant, tau, rate2, clip, lim,
-                                                           beta):
+def test_g1_presets_are_the_authors_constants(year, variant, tau, rate2, clip, lim, beta):
     frl = FRL.preset(f"authors_{year}", variant)
     assert (frl.variant, frl.tau, frl.rates[2], frl.clip[1], frl.lim, frl.beta) == (
         variant, (tau, tau), rate2, clip, lim, beta)
     assert (frl.normaliser, frl.step) == (("joint", "fixed") if year == 2021
                                           else ("separate", "largest"))
-
-
-def test_g3_the_mended_report_attacks_half_a_batch_and_keeps_the_true_labels():
-    model, frl = build("lenet5", seed=3), FRLReportMended()
-    z = frl.attack(model, X[20:], Y[20:], generator=at().generator)
-    want = cross_entropy(model(X), Y) + cross_entropy(model(torch.cat([X[:20], z])), Y)
-    assert_close(frl.loss(model, X, Y, frl.init_state(10), at()), want)
 
 
 def test_the_report_forgets_uses_softmax_and_its_margins_ignore_the_mean():
@@ -182,9 +161,7 @@ def test_the_reports_boundary_loss_has_the_clean_prediction_and_its_weight():
 
 
 @pytest.mark.parametrize(("say", "bad"), [
-    ("variant of frl 'x'", lambda: FRL(variant="x")), ("lim is 2", lambda: FRL(lim=2.0)),
-    ("clip is", lambda: FRL(clip=(2.0, 1.0))), ("rates", lambda: FRL(rates=(-1.0, 0.0, 0.0))),
-    ("authors_2021, authors_2022", lambda: FRL.preset("authors_2023")),
+    ("variant of frl 'x'", lambda: FRL(variant="x")), ("clip is", lambda: FRL(clip=(2.0, 1.0))),
     ("variant in authors_2022 'rm'", lambda: FRL.preset("authors_2022", "rm")),
     ("validate", lambda: FRL().update(FRL().init_state(2), None, at())),
     ("flips", lambda: FRLReport().update({}, report([0, 0], [1, 1]), at()))])
