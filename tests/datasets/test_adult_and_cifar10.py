@@ -1,21 +1,24 @@
-"""Adult: the published rows, their encoding worked out by hand, and what is said of other files."""
+"""Adult's published rows and their encoding by hand; CIFAR-10's embedded part."""
 
 import gzip
+import hashlib
 import shutil
-from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from course_lib import CourseError, load
 from course_lib.data import EMBEDDED
-from course_lib.datasets import adult
+from course_lib.datasets import adult, cifar10
+from course_lib.datasets.cifar10 import CIFAR10
+from course_lib.errors import CourseWarning
 
 ROW = ("39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, "
        "Male, 2174, 0, 40, United-States, <=50K")
 
 
-def test_the_rows_of_the_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_of_the_paper(tmp_path, monkeypatch):
     """Counted by hand with awk: 30,162 and 15,060 rows without a '?', 7,508 and 3,700 of them above
     50,000 dollars."""
     monkeypatch.setenv("COURSE_DATA", str(tmp_path))  # another data set's folder: this is embedded
@@ -30,7 +33,7 @@ def test_the_rows_of_the_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert int(d.test.groups["race"].max()) == 4
 
 
-def test_a_row_by_hand() -> None:
+def test_a_row_by_hand():
     """Rows with a missing value, and remarks, are dropped."""
     lines = ["|1x3 Cross validator", "", ROW.replace("State-gov", "?"), ROW + ".",
              ROW.replace("<=50K", ">50K.")]
@@ -50,7 +53,7 @@ def test_a_row_by_hand() -> None:
         len(words) >= 2 and sorted(set(words)) == list(words) for words in adult.WORDS.values())
 
 
-def test_balanced_repeats_the_smaller_class_and_nothing_else() -> None:
+def test_balanced_repeats_the_smaller_class_and_nothing_else():
     train = load("adult", limit=1000).train
     even = adult.balanced(train)
     assert even.y.bincount().tolist() == [int((train.y == 0).sum())] * 2
@@ -61,19 +64,19 @@ def test_balanced_repeats_the_smaller_class_and_nothing_else() -> None:
         adult.balanced(train.take(train.y == 0))
 
 
-@pytest.mark.parametrize("inside", [".", "adult"])
-def test_the_original_files_in_a_named_folder(tmp_path: Path, inside: str) -> None:
+def test_the_original_files_in_a_named_folder(tmp_path):
     """They are read in the folder itself or one below; then a changed file is refused."""
     with pytest.raises(CourseError, match=r"lacks adult\.data, adult\.test\. Put the 2 files"):
         load("adult", root=tmp_path)
-    folder, embedded = tmp_path / inside, load("adult", limit=500)
-    folder.mkdir(exist_ok=True)
+    folder, embedded = tmp_path / "adult", load("adult", limit=500)
+    folder.mkdir()
     for name in adult.SHA256:
         packed = EMBEDDED / "adult" / f"{name}.gz"
         (folder / name).write_bytes(gzip.decompress(packed.read_bytes()))
     d = load("adult", root=tmp_path, limit=500)
     assert d.train.digest() == embedded.train.digest()
     assert (len(d.train), len(d.val), len(d.test)) == (400, 100, 15060)
+    assert load("adult", root=folder, limit=500).val.digest() == embedded.val.digest()
     text = (folder / "adult.test").read_text()
     (folder / "adult.test").write_text(text.replace("25, Private", "26, Private", 1))
     with pytest.raises(CourseError, match=r"adult\.test is not the published file"):
@@ -83,3 +86,40 @@ def test_the_original_files_in_a_named_folder(tmp_path: Path, inside: str) -> No
     shutil.copy(EMBEDDED / "adult" / "adult.test.gz", folder / "adult.data.gz")
     with pytest.raises(CourseError, match=r"adult\.data\.gz is not the published file"):
         load("adult", root=tmp_path).train  # noqa: B018
+
+
+def test_the_embedded_part():
+    d, less = load("cifar10", limit=2000), load("cifar10", limit=500)
+    parts = (d.train, d.val, d.test)
+    assert d.classes == CIFAR10 and d.train.x.shape[1:] == (3, 32, 32)
+    assert [s.y.bincount().tolist() for s in parts] == [[n] * 10 for n in (160, 40, 200)]
+    assert [s.digest()[:8] for s in parts] == ["f6103935", "244ff066", "7c4dc88c"]
+    assert torch.equal(less.train.x, d.train.x[:400]) and torch.equal(less.val.x, d.val.x[:100])
+
+
+def test_one_file_of_arrays(tmp_path, monkeypatch):
+    """Published pixels in one file, recognised by their own hash; anything else is refused."""
+    x, y = np.random.default_rng(0).integers(0, 256, (50, 3, 32, 32), np.uint8), np.arange(50) % 10
+    path = tmp_path / "cifar10.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(CourseError, match="test part has the sha256 .*not the published one"):
+        load("cifar10", root=tmp_path)
+    sha256 = hashlib.sha256(x.tobytes() + y.astype(np.int64).tobytes()).hexdigest()
+    monkeypatch.setattr(cifar10, "SHA256", {"train": sha256, "test": sha256})
+    assert torch.equal(load("cifar10", root=tmp_path).test.x, torch.from_numpy(x))
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(CourseError, match=r"cifar10.npz is damaged \(BadZipFile"):
+        load("cifar10", root=tmp_path)
+
+
+def test_more_than_is_embedded_is_never_a_smaller_set_without_a_word(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path))
+    with pytest.warns(CourseWarning, match="the 2,000 that are embedded.*root=FOLDER"):
+        data = load("cifar10", limit=2001)
+    assert data.test.digest() == load("cifar10", limit=1).test.digest()
+    with pytest.raises(CourseError, match="could not be downloaded.*or connect to the internet."
+                       " At most 2,000 images are embedded: limit=2000"):
+        data.train  # noqa: B018
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path))
+    with pytest.raises(CourseError, match="or name no folder. At most 2,000 images"):
+        load("cifar10", limit=10)
