@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq, minimize, minimize_scalar
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import ndtr, ndtri
 
-from course_lib.errors import CourseError
+from course_lib import CourseError
 from course_lib.lessons.gaussians import LOSSES, Gaussians, attacked, train, two_features
 
 G = Gaussians(d=10, eta=0.5, sigma=1.0, K=2.0)
@@ -20,50 +20,27 @@ BUDGETS = MANY.eta * RNG.uniform(0.01, 0.99, N)
 WEIGHTED = [(1.0, 0.0), (1.0, R), (2.0, R), (0.4, (0.3, 0.9)), (1.7, (0.9, 0.3)), (2.5, 0.0)]
 
 
-def risk(theta: float, omega: float, s: object) -> float:
+def risk(theta, omega, s):
     easy, hard = G.errors(theta, s)
     return float(easy + omega * hard)
 
 
-def brute(omega: float, s: object) -> float:
+def brute(omega, s):
     grid = np.linspace(-8, 8, 1601)
     best = grid[np.argmin([risk(t, omega, s) for t in grid])]
     return float(minimize_scalar(risk, args=(omega, s), bounds=(best - 0.02, best + 0.02),
                                  method="bounded", options={"xatol": 1e-9}).x)
 
 
-@pytest.mark.parametrize(("theta", "value", "standard", "robust"), [
-    (G.threshold(), -0.1267, (0.0729, 0.1966), (0.2055, 0.2954)),
-    (G.threshold(s=R), 0.2758, (0.0317, 0.2570), (0.1104, 0.3683)),
-    (G.equal(R), -0.3162, (0.1030, 0.1714), (0.2635, 0.2635)),
-    (G.equal(), -0.5270, (0.1459, 0.1459), (0.3366, 0.2303)),
-])
-def test_the_example_to_four_digits(theta: float, value: float, standard: tuple[float, float],
-                                    robust: tuple[float, float]) -> None:
-    assert np.round(theta, 4) == value and (np.round(G.errors(theta), 4) == standard).all()
-    assert (np.round(G.errors(theta, R), 4) == robust).all()
-    assert np.isclose(G.conserved(G.errors(theta, R)), -2 * (G.m - R), atol=1e-12)
-
-
-def test_the_curve_over_the_budget_to_three_digits() -> None:
-    """The easy class's robust error rises, and falls again while the hard class is given up."""
-    r = G.m * np.array([0, 0.2, 0.4, 0.6, 0.8, 0.99])
-    theta = G.optimum(s=r).theta
-    assert np.round(G.errors(theta), 3).tolist() == [
-        [0.073, 0.051, 0.032, 0.017, 0.007, 0.002], [0.197, 0.223, 0.257, 0.302, 0.366, 0.451]]
-    assert np.round(G.errors(theta, r), 3).tolist() == [
-        [0.073, 0.093, 0.110, 0.119, 0.113, 0.089], [0.197, 0.273, 0.368, 0.483, 0.614, 0.745]]
-
-
 @pytest.mark.parametrize(("omega", "s"), WEIGHTED)
-def test_the_optimum_is_that_of_a_search(omega: float, s: object) -> None:
+def test_the_optimum_is_that_of_a_search(omega, s):
     theta, u, v, _ = G.optimum(omega, s)
     assert abs(G.threshold(omega, s) - brute(omega, s)) < 1e-6 and theta == G.threshold(omega, s)
     assert np.allclose(G.errors(theta, s), [ndtr(u), ndtr(v)], atol=1e-12)
     assert np.isclose(G.weight(theta, s), omega)
 
 
-def test_the_optimum_exists_where_a_search_finds_one() -> None:
+def test_the_optimum_exists_where_a_search_finds_one():
     M = G.m - R
     limit = G.K * np.exp(2 * M**2 / (G.K**2 - 1))
     assert np.isfinite(G.optimum(0.999 * limit, R).theta)
@@ -74,10 +51,10 @@ def test_the_optimum_exists_where_a_search_finds_one() -> None:
         assert below == -np.inf and np.isfinite(above)
 
 
-@pytest.mark.parametrize("eps", [0.0, 0.1, 0.2, 0.4])
-def test_equal_weights_are_best_among_all_directions(eps: float) -> None:
+@pytest.mark.parametrize("eps", [0.0, 0.2, 0.4])
+def test_equal_weights_are_best_among_all_directions(eps):
     """A free search over w and b."""
-    def free(p: np.ndarray) -> float:
+    def free(p):
         w, b = p[:-1], p[-1]
         signal, size = G.eta * w.sum() - eps * np.abs(w).sum(), np.linalg.norm(w)
         return float(ndtr((b - signal) / size) + ndtr((-b - signal) / (G.K * size)))
@@ -88,7 +65,7 @@ def test_equal_weights_are_best_among_all_directions(eps: float) -> None:
     assert np.ptp(best.x[:-1]) < 1e-3 * best.x[:-1].mean()
 
 
-def test_200_000_random_models_without_a_violation() -> None:
+def test_200_000_random_models_without_a_violation():
     nat, rob = MANY.optimum(), MANY.optimum(s=BUDGETS)
     slope = MANY.leverage(s=BUDGETS).sum(0)  # of theta, when both budgets grow
     assert (nat.u < nat.v).all() and (rob.u < rob.v).all() and (rob.theta > nat.theta).all()
@@ -110,40 +87,21 @@ def test_200_000_random_models_without_a_violation() -> None:
 
 
 @pytest.mark.parametrize(("omega", "s"), WEIGHTED)
-def test_leverage_is_the_derivative(omega: float, s: object) -> None:
+def test_leverage_is_the_derivative(omega, s):
     easy, hard = s if isinstance(s, tuple) else (s, s)
     for k, (a, b) in enumerate(((1e-5, 0.0), (0.0, 1e-5))):
         after, before = (G.optimum(omega, (easy + c * a, hard + c * b)).theta for c in (1, -1))
         assert abs(G.leverage(omega, (easy, hard))[k] - (after - before) / 2e-5) < 1e-6
 
 
-def test_weights_and_prices() -> None:
-    by_search = brentq(lambda o: np.subtract(*G.errors(brute(o, R), R)), 1, 3)
-    assert abs(by_search - G.K) < 1e-6
-    for K, points in ((1.5, (1.58, 0.69, 0.14)), (3.0, (8.48, 5.82, 2.56))):
-        model = Gaussians(d=1, eta=np.array([0.5, 1, 2]), K=K)
-        assert (np.round(100 * model.price(), 2) == points).all()
-
-
-def test_counting_attacked_examples_gives_the_closed_form() -> None:
-    x, y = G.sample(400_000)
-    for theta in (G.threshold(), G.threshold(s=R)):
-        for eps in (0.0, EPS):
-            z = attacked(x, y, np.ones(10), eps)
-            assert np.abs(z - x).max() <= eps + 1e-12
-            wrong = (z.sum(1) / np.sqrt(10) > theta) != (y > 0)
-            counted = [wrong[y == c].mean() for c in (-1, 1)]
-            assert np.allclose(counted, G.errors(theta, G.budget(eps)), atol=0.003)
-
-
 @pytest.mark.parametrize("loss", LOSSES)
-def test_training_ends_where_no_step_lowers_the_loss_under_the_sign_attack(loss: str) -> None:
+def test_training_ends_where_no_step_lowers_the_loss_under_the_sign_attack(loss):
     (x, y), (value, slope), unit = G.sample(300), LOSSES[loss], loss == "ramp"
     z, T = np.linspace(-4, 4, 9), 0.3 if unit else 1.0
     assert np.allclose(slope(z), (value(z + 1e-6) - value(z - 1e-6)) / 2e-6, atol=1e-8)
     w, b = train(x, y, EPS, loss, temperatures=(0.3,))
 
-    def total(p: np.ndarray) -> float:
+    def total(p):
         w = p[:-1] / (np.linalg.norm(p[:-1]) if unit else 1.0)
         return float(value(y * (attacked(x, y, w, EPS) @ w + p[-1]) / T).mean())
 
@@ -151,28 +109,16 @@ def test_training_ends_where_no_step_lowers_the_loss_under_the_sign_attack(loss:
     assert all(total(p) < total(p + s * e) + 1e-9 for e in bumps for s in (-1, 1))
 
 
-def test_finite_samples_approach_the_population() -> None:
-    ramp, logistic = [], []
-    for seed in range(4):
-        for loss, thetas in (("ramp", ramp), ("logistic", logistic)):
-            w, b = train(*G.sample(25_600, seed), EPS, loss)
-            assert w.sum() / np.linalg.norm(w) > 0.99 * np.sqrt(10)
-            thetas.append(-b / np.linalg.norm(w))
-    assert abs(np.mean(logistic) - G.logistic(s=R)) < 0.02
-    assert abs(np.mean(ramp) - G.threshold(s=R)) < 0.04
-    assert np.round(G.errors(G.logistic(s=R), R), 3).tolist() == [0.203, 0.297]
-    assert np.round(brentq(lambda o: G.logistic(o, R) - G.equal(R), 1, 2), 2) == 1.18
-
-
-def test_adversarial_training_can_make_a_model_fair() -> None:
+def test_adversarial_training_can_make_a_model_fair():
     for eps, gap in ((0.0, 0.0354), (0.1, 0.0287), (0.2, 0.0062), (0.25, 0.0), (0.4, 0.0)):
         easy, hard, a = two_features(eps)
         assert np.round(hard - easy, 4) == gap and (a < 1e-4) == (eps >= 0.25)
+    with pytest.raises(CourseError, match="K must be above 1"):
+        Gaussians(K=np.array([2.0, 0.5]))
 
 
-def test_a_model_that_is_none_is_refused() -> None:
-    for words in ({"K": 1.0}, {"eta": 0.0}, {"K": np.array([2.0, 0.5])}):
-        with pytest.raises(CourseError, match="K must be above 1"):
-            Gaussians(**words)
-    with pytest.raises(CourseError, match="logistic"):
-        train(*G.sample(10), loss="hinge")
+def test_training_approaches_the_closed_forms():
+    for loss, theta in (("ramp", G.threshold(s=R)), ("logistic", G.logistic(s=R))):
+        w, b = train(*G.sample(100_000, 1), EPS, loss)
+        assert w.sum() / np.linalg.norm(w) > 0.99 * np.sqrt(10)
+        assert abs(-b / np.linalg.norm(w) - theta) < 0.04

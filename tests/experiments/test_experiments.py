@@ -1,41 +1,34 @@
-"""The recipes of the course are what the papers and the report say, and so are their results."""
+"""Recipes and their stored results are what the papers say, and each recipe can take a step."""
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 import torch
 
-from course_lib.data import LOADERS, load
+from course_lib import LOADERS, METHODS, MODELS, RECIPES, Split, build, fit, list_models, load
 from course_lib.evaluation import named
-from course_lib.experiments import RECIPES, TRANSFORMS
+from course_lib.experiments import TRANSFORMS
 from course_lib.experiments.exp4 import CHOSEN
-from course_lib.fairness import Report, Spread
-from course_lib.inference import predict
+from course_lib.fairness import Errors, Report
 from course_lib.lab.sweep import up_to_date
-from course_lib.methods import METHODS
-from course_lib.models import MODELS
-from course_lib.tables import list_models
-from course_lib.zoo import load_model, load_record, load_reports, manifest, models_dir
-
-stored = pytest.mark.skipif(not (models_dir() / "manifest.json").exists(),
-                            reason="no serialized_models/manifest.json; `make models` makes it")
+from course_lib.zoo import load_record, manifest
+from tests.helpers import images, labels
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_names_only_what_there_is_and_is_data(name: str) -> None:
-    r = RECIPES[name]
-    assert r.dataset in LOADERS and r.transform in TRANSFORMS and r.model in MODELS
-    assert r.epochs >= 1 and r.seeds >= 1 and r.about and type(r.method) is METHODS[r.method.name]
-    assert all(0 < eps < (100 if named(a).scale else 1) for a, eps in r.examination)
-    for first in r.needs:
-        assert RECIPES[first].weights and RECIPES[first].seeds >= r.seeds
-        assert not RECIPES[first].needs
-    data = json.loads(json.dumps(r.as_data()))
-    assert (data["method"]["name"], data["epochs"]) == (r.method.name, r.epochs)
+def test_recipes_name_only_what_there_is_and_are_data():
+    for name, r in RECIPES.items():
+        assert r.dataset in LOADERS and r.transform in TRANSFORMS and r.model in MODELS, name
+        assert min(r.epochs, r.seeds) >= 1 and r.about and type(r.method) is METHODS[r.method.name]
+        assert all(0 < eps < (100 if named(a).scale else 1) for a, eps in r.examination), name
+        for first in (RECIPES[n] for n in r.needs):
+            assert first.weights and first.seeds >= r.seeds and not first.needs, name
+        data = json.loads(json.dumps(r.as_data()))
+        assert (data["method"]["name"], data["epochs"]) == (r.method.name, r.epochs)
 
 
-def test_experiment_4_is_on_equal_terms() -> None:
+def test_experiment_4_is_on_equal_terms():
     """The same data, schedule and number of epochs for all; FRL's hot start counts; the same number
     of trials a method."""
     mine = {n.removeprefix("exp4/"): r for n, r in RECIPES.items() if n.startswith("exp4/")}
@@ -49,27 +42,24 @@ def test_experiment_4_is_on_equal_terms() -> None:
         assert mine[name].method in [r.method for r in tried]
 
 
-@pytest.mark.parametrize("name", CHOSEN)
-def test_experiment_4_takes_what_the_trials_found(name: str) -> None:
+def test_experiment_4_takes_what_the_trials_found():
     """The lowest mean of the worst class's standard and robust error on validation data, where a
     method's trials are all stored."""
-    tried = [n for n in RECIPES if n.startswith(f"tune/{name}-")]
-    if set(tried) <= set(manifest()):
-        found = {n: Report.from_json(load_record(n)["validation"]) for n in tried}
-        best = min(tried, key=lambda n: found[n].nat.worst + found[n].rob.worst)
-        assert RECIPES[f"exp4/{name}"].method == RECIPES[best].method, best
+    for name in CHOSEN:
+        tried = [n for n in RECIPES if n.startswith(f"tune/{name}-")]
+        if set(tried) <= set(manifest()):
+            found = {n: Report.from_json(load_record(n)["validation"]) for n in tried}
+            best = min(tried, key=lambda n: found[n].nat.worst + found[n].rob.worst)
+            assert RECIPES[f"exp4/{name}"].method == RECIPES[best].method, best
 
 
 @pytest.mark.parametrize(("transform", "left"), [
     ("without-hardest", "TrouserDressSandalSneakerBagAnkle boot"),
     ("without-easiest", "T-shirt/topPulloverDressCoatShirtSneaker")])
-def test_classes_left_out(transform: str, left: str) -> None:
+def test_classes_left_out(transform, left):
     data = TRANSFORMS[transform](load("fashion-mnist", limit=100))
     assert "".join(data.classes) == left and len(data.test) == 6000
     assert data.train.y.unique().tolist() == list(range(6))
-
-
-# ----------------------------------------------------------------------------------- what is stored
 
 
 # fields of FRL that no recipe ever changed
@@ -77,7 +67,7 @@ ONCE = {"weights": "lagrangian", "accumulate": True, "boundary": "difference",
         "boundary_loss": "kl", "centred": True}
 
 
-def contained(told: Any, now: Any) -> bool:
+def contained(told, now):
     """Is all that was told still so? Fields may have been added since."""
     if isinstance(told, dict):
         return isinstance(now, dict) and all(k in now and contained(v, now[k])
@@ -85,9 +75,8 @@ def contained(told: Any, now: Any) -> bool:
     return bool(told == now)
 
 
-@stored
 @pytest.mark.filterwarnings("ignore:.*is not trained again")  # the source has changed since
-def test_stored_records_are_made_from_the_recipes_as_they_stand() -> None:
+def test_stored_records_are_made_from_the_recipes_as_they_stand():
     records = [(name, int(seed), load_record(name, seed=int(seed)))
                for name, seeds in manifest().items() for seed in seeds]
     assert records and [f"{n}, seed {s}" for n, s, r in records
@@ -117,7 +106,7 @@ def test_stored_records_are_made_from_the_recipes_as_they_stand() -> None:
     assert all(len(found) == 1 for found in hashes.values()), "a data set must be the same data"
 
 
-def the_examination_is_the_recipes(record: dict[str, Any], name: str, seed: int) -> None:
+def the_examination_is_the_recipes(record, name, seed):
     reports = [Report.from_json(row) for row in record["reports"]]
     adult = RECIPES[name].dataset == "adult"  # its classes are not of one size
     n_test = 15_060 if adult else 1_000 * len(record["made_from"]["classes"])
@@ -132,32 +121,44 @@ def the_examination_is_the_recipes(record: dict[str, Any], name: str, seed: int)
     assert reports == sorted(reports, key=lambda r: -sum(r.nat.counts))
 
 
-@stored
-def test_experiment_1_is_stored_whole_and_small() -> None:
-    rows = list_models().to_dict("records")
-    for name in ("exp1/natural", "exp1/pgd-at-mixed", "exp1/pgd-at"):
-        assert {r["seed"] for r in rows if r["recipe"] == name and r["bytes"]} >= set(range(5))
-    assert sum(r["bytes"] for r in rows) <= 25_000_000
+def test_what_is_stored_is_small():
+    assert list_models()["bytes"].sum() <= 25_000_000
 
 
-@stored
-@pytest.mark.parametrize("name", [n for n in RECIPES if n.startswith("exp1/")])
-def test_stored_weights_make_the_errors_that_are_reported(name: str) -> None:
-    model, test = load_model(name), load("fashion-mnist").test
-    wrong = torch.cat([predict(model, test.images(part), test.y[part]) != test.y[part]
-                       for part in torch.arange(len(test)).split(2000)])
-    now = torch.bincount(test.y[wrong], minlength=10)
-    # another processor may round a borderline image otherwise
-    assert (now - torch.tensor(load_reports(name)[0].nat.wrong)).abs().max() <= 2
+GPU = {name: recipe for name, recipe in RECIPES.items() if name.startswith("gpu/")}
+OURS = {name: recipe for name, recipe in RECIPES.items() if name.startswith("cifar10/")}
+CLASSES = {"cifar10": 10, "cifar100": 100, "imagenette": 10}
+# a network of each kind on each data set, and each method; the largest are tested by their size
+LIGHT = [name for name, r in GPU.items() if not r.model.startswith("wide_resnet")
+         and ((r.dataset == "cifar10" and "preact" in r.model) or name.endswith("/pgd-at"))]
 
 
-@stored
-@pytest.mark.parametrize(("name", "kind", "average", "worst"), [
-    ("exp1/natural", "nat", 0.115, 0.32), ("exp1/natural", "rob", 0.54, 0.96),
-    ("exp1/pgd-at-mixed", "nat", 0.13, 0.47), ("exp1/pgd-at-mixed", "rob", 0.24, 0.68)])
-def test_experiment_1_finds_what_the_report_found(name: str, kind: str, average: float,
-                                                  worst: float) -> None:
-    """Average within 3 points, worst class within 8."""
-    errors = [getattr(r, kind) for r in load_reports(name)]
-    assert Spread.of(e.mean for e in errors).mean == pytest.approx(average, abs=0.03)
-    assert Spread.of(e.worst for e in errors).mean == pytest.approx(worst, abs=0.08)
+def takes_a_step(recipe, classes, pixels):
+    """One step of the attack, one of the optimiser, on a batch of two; all weights change."""
+    model = build(recipe.model, classes=classes)
+    before = {key: p.detach().clone() for key, p in model.named_parameters()}
+    method: Any = recipe.method
+    if method.name != "natural":
+        method = dataclasses.replace(method, attack=dataclasses.replace(method.attack, steps=1))
+    names = tuple(map(str, range(classes)))
+    nat, rob = (Errors((n, *[1] * (classes - 1)), (10,) * classes) for n in (7, 9))
+    history = fit(model, method, Split(images(2, (3, pixels, pixels)), labels(2, classes), names),
+                  epochs=1, optim=recipe.optim, seed=0, progress=False,
+                  validate=lambda m, at: Report(nat, rob, names, "pgd20", 8 / 255)).history
+    assert history[0]["loss"] > 0 and len(history[0]["validation"]) == 1
+    for key, now in model.named_parameters():
+        assert torch.isfinite(now).all() and not torch.equal(now, before[key]), key
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_each_takes_a_step(name):
+    data = GPU[name].dataset
+    takes_a_step(GPU[name], CLASSES[data], 32 if data == "imagenette" else 8)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_ours_attack_as_the_papers_in_bfloat16_and_take_a_step(name):
+    assert OURS[name].method.name == "natural" or OURS[name].method.attack.bf16
+    assert all(attack in ("pgd20", "cw20") for attack, _ in OURS[name].examination), (
+        "what is published is computed in float32")
+    takes_a_step(OURS[name], 10, 8)
