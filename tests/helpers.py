@@ -1,7 +1,6 @@
 """Small builders that several test files share."""
 
 import dataclasses
-import functools
 import itertools
 import random
 from collections.abc import Iterator
@@ -14,15 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from course_lib.attacks import PGD
-from course_lib.data import LOADERS, Dataset, Split, load
-from course_lib.experiments import RECIPES
+from course_lib import LOADERS, METHODS, PGD, RECIPES, Dataset, Optim, Split, build, load
 from course_lib.fairness import Errors, Report
 from course_lib.files import Entries
-from course_lib.methods import METHODS
-from course_lib.models import build
 from course_lib.recipes import Recipe
-from course_lib.training import Optim, fit
 from course_lib.zoo import model_files
 
 THREE = ("cat", "dog", "frog")
@@ -87,24 +81,10 @@ def tiny_dataset(root: object = None, limit: int | None = None, seed: int = 0) -
     return Dataset("tiny", THREE, parts[2], lambda: (parts[0], parts[1]))
 
 
-def report(
-    nat: tuple[int, ...] = (1, 5, 3),
-    rob: tuple[int, ...] = (4, 9, 6),
-    counts: tuple[int, ...] = (10, 10, 20),
-    attack: str = "pgd20",
-    eps: float = 8 / 255,
-) -> Report:
+def report(nat: tuple[int, ...] = (1, 5, 3), rob: tuple[int, ...] = (4, 9, 6),
+           counts: tuple[int, ...] = (10, 10, 20), attack: str = "pgd20",
+           eps: float = 8 / 255) -> Report:
     return Report(Errors(nat, counts), Errors(rob, counts), THREE, attack, eps)
-
-
-@functools.cache
-def trained_lenet() -> tuple[nn.Module, Split]:
-    """A LeNet-5 that has learnt something in a few seconds, and 2,000 test images."""
-    data = load("fashion-mnist", limit=6000)
-    model = build("lenet5", seed=0)
-    fit(model, METHODS["natural"](), data, epochs=3, optim=Optim(lr=2e-3, batch=100), seed=0,
-        progress=False)
-    return model.eval(), data.test.take(slice(0, 2000))
 
 
 def same_weights(a: nn.Module, b: nn.Module) -> bool:

@@ -3,28 +3,21 @@
 import dataclasses
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 
-from course_lib import recipes
+from course_lib import METHODS, RECIPES, CourseError, Report, evaluate, recipes
 from course_lib.attacks import ATTACKS, PGD
-from course_lib.errors import CourseError
-from course_lib.evaluation import evaluate
-from course_lib.experiments import RECIPES
 from course_lib.experiments.scores import Copies
-from course_lib.fairness import Report
 from course_lib.inference import predict
 from course_lib.lab.publish import publish
 from course_lib.lab.sweep import finished, up_to_date
-from course_lib.methods import METHODS
-from course_lib.methods.base import Method
 from course_lib.methods.frl import FRL
 from course_lib.methods.frl_report import FRLReport
-from course_lib.recipes import digest, run, stored_name
+from course_lib.recipes import digest, run
 from course_lib.training import Averaging, Optim
 from course_lib.zoo import entry, load_model
 from tests.helpers import network_of, same_weights, tiny_dataset, with_tiny_recipes
@@ -33,16 +26,16 @@ FIRST = "tiny/first"
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny(monkeypatch):
     with_tiny_recipes(monkeypatch)
 
 
-def trained(name: str, out: Path, seed: int = 0, **words: Any) -> tuple[torch.nn.Module, Any]:
+def trained(name, out, seed=0, **words):
     done, record = run(name, seed, out, progress=False, **words)
     return done.model, record
 
 
-def test_run_trains_examines_and_records(tmp_path: Path) -> None:
+def test_run_trains_examines_and_records(tmp_path):
     model, record = trained(FIRST, tmp_path, 1)
     data, made = tiny_dataset(), record["made_from"]
     report = Report.from_json(record["reports"][0])
@@ -54,35 +47,18 @@ def test_run_trains_examines_and_records(tmp_path: Path) -> None:
     assert made["data_sha256"] == data.train.digest() and made["classes"] == list(data.classes)
     assert made["versions"]["threads"] == torch.get_num_threads()
     assert up_to_date(json.loads(json.dumps(record)))
-
-
-@pytest.mark.filterwarnings("ignore::course_lib.errors.CourseWarning")
-def test_the_same_command_goes_on_and_an_edited_recipe_starts_anew(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second run finds the first one's checkpoints, a fresh folder none: and both find the same
-    model."""
-    (model, record), *others = [trained(FIRST, tmp_path / folder) for folder in "aab"]
-    assert all(same_weights(other, model) for other, _ in others)
-    assert all({**other, "seconds": 0} == {**record, "seconds": 0} for _, other in others)
-    monkeypatch.setitem(RECIPES, FIRST,
-                        dataclasses.replace(RECIPES[FIRST], optim=Optim(lr=0.1, batch=8)))
-    _, edited = trained(FIRST, tmp_path / "a")
-    assert up_to_date(edited) and not up_to_date(record)
-    assert edited["history"] != record["history"]
+    again, same = trained(FIRST, tmp_path, 1)  # from its checkpoints
+    assert same_weights(again, model) and {**same, "seconds": 0} == {**record, "seconds": 0}
 
 
 @pytest.mark.parametrize("wants", ["errors", "flips", ""])
-def test_a_method_gets_the_report_that_it_wants(wants: str, tmp_path: Path,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_gets_the_report_that_it_wants(wants, tmp_path, monkeypatch):
     given: list[Report | None] = []
 
-    class Asking(Method):
-        update_every, wants_report = "epoch", wants
+    class Asking(type(METHODS["natural"]())):  # type: ignore[misc]
+        name, update_every, wants_report = "", "epoch", wants
 
-        def loss(self, model: Any, x: Any, y: Any, state: Any, at: Any) -> Any:
-            return model(x).square().mean()
-
-        def update(self, state: Any, report: Report | None, at: Any) -> Any:
+        def update(self, state, report, at):
             given.append(report)
             return state
 
@@ -94,7 +70,7 @@ def test_a_method_gets_the_report_that_it_wants(wants: str, tmp_path: Path,
         assert sum(report.nat.counts) == 6 and (report.flips is None) == (wants == "errors")
 
 
-def test_a_hot_start_takes_the_weights_of_its_seed(tmp_path: Path) -> None:
+def test_a_hot_start_takes_the_weights_of_its_seed(tmp_path):
     with pytest.raises(CourseError, match="needs tiny/first, seed 1, whose weights are not in "
                        ".*runs and .*Train that first, with"):
         trained("tiny/second", tmp_path / "runs", 1, models=tmp_path)
@@ -115,13 +91,9 @@ def test_a_hot_start_takes_the_weights_of_its_seed(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])  # damaged: nobody wants another one's weights instead
     with pytest.raises(CourseError, match="damaged"):
         trained("tiny/second", short, 1, models=tmp_path)
-    publish(FIRST, 1, None, trained(FIRST, tmp_path / "runs", 1)[1], tmp_path / "records")
-    with pytest.raises(CourseError, match="seed 1, whose weights are not in"):
-        trained("tiny/second", tmp_path / "fresh", 1, models=tmp_path / "records")
 
 
-def test_static_copies_are_made_once_from_another_recipes_model_and_join_the_clean_ones(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_static_copies_of_another_recipes_model_join_the_clean_images(tmp_path, monkeypatch):
     static = dataclasses.replace(RECIPES[FIRST], copies=Copies(FIRST, PGD(0.3, 0.1, 4)), seeds=1)
     monkeypatch.setitem(RECIPES, "tiny/static", static)
     assert digest(static) != digest(RECIPES[FIRST]) and static.needs == {FIRST}
@@ -129,7 +101,7 @@ def test_static_copies_are_made_once_from_another_recipes_model_and_join_the_cle
     publish(FIRST, 0, fooled, record, tmp_path)
     fit = mock.Mock(wraps=recipes.fit)
     monkeypatch.setattr(recipes, "fit", fit)
-    model, record = trained("tiny/static", tmp_path / "runs", models=tmp_path)
+    _, record = trained("tiny/static", tmp_path / "runs", models=tmp_path)
     clean, both = tiny_dataset().train, fit.call_args.args[2]
     copies, made = both.x[24:], record["made_from"]
     assert torch.equal(both.x[:24], clean.x) and both.y.tolist() == [*clean.y.tolist()] * 2
@@ -139,20 +111,7 @@ def test_static_copies_are_made_once_from_another_recipes_model_and_join_the_cle
     weights = entry(FIRST, 0, tmp_path)["weights"]["sha256"][:8]
     assert made["copies"] == {"of": FIRST, "weights": weights, "data_sha256": both.digest()}
     assert (made["training_examples"], made["data_sha256"]) == (48, clean.digest())
-    fresh, again = trained("tiny/static", tmp_path / "fresh", models=tmp_path)
-    assert same_weights(model, fresh) and again["made_from"] == made and up_to_date(record)
-
-
-def test_a_shortened_run_never_bears_the_recipes_name(tmp_path: Path) -> None:
-    for words, label, count, epochs in (
-            ({"limit": 12}, "tiny/first@limit=12", 12, 2),
-            ({"limit": 12, "epochs": 1}, "tiny/first@limit=12@epochs=1", 12, 1)):
-        _, record = trained(FIRST, tmp_path, **words)
-        made = record["made_from"]
-        assert (record["recipe"], made["training_examples"], made["epochs"]) == (label, count,
-                                                                                 epochs)
-        assert up_to_date(record) and (not up_to_date({**record, "recipe": FIRST}) or epochs == 2)
-    assert stored_name(FIRST, None, None) == FIRST
+    assert up_to_date(record)
 
 
 CHANGES: list[Callable[[dict[str, Any]], object]] = [
@@ -162,7 +121,7 @@ CHANGES: list[Callable[[dict[str, Any]], object]] = [
     lambda r: r.pop("recipe")]
 
 
-def test_a_record_of_something_else_is_not_up_to_date(tmp_path: Path) -> None:
+def test_a_record_of_something_else_is_not_up_to_date(tmp_path):
     _, record = trained(FIRST, tmp_path)
     publish(FIRST, 0, network_of(RECIPES[FIRST]), record, tmp_path)
     assert finished(FIRST, 0, tmp_path) == json.loads(json.dumps(record))
@@ -173,7 +132,8 @@ def test_a_record_of_something_else_is_not_up_to_date(tmp_path: Path) -> None:
     assert finished(FIRST, 0, tmp_path) is None
 
 
-SAME = [{"about": "in other words"}, {"seeds": 1}, {"examination": ()}, {"weights": False}]
+SAME = [{"about": "in other words"}, {"seeds": 1}, {"examination": ()}, {"weights": False},
+        {"optim": Optim(batch=8, augment="")}]  # a field at its default
 OTHER = [
     {"optim": Optim("adamw", batch=8)}, {"optim": Optim("sgd", batch=8, momentum=0.9)},
     {"optim": Optim("sgd", batch=8, momentum=0.9, nesterov=True)},
@@ -182,30 +142,12 @@ OTHER = [
     {"validation": PGD(steps=3)}, {"dataset": "fashion-mnist"}, {"optim": Optim(batch=9)},
     {"optim": Optim(batch=8, drops=((1, 0.5),))}, {"optim": Optim(batch=8, augment="crop-flip")},
     {"method": METHODS["pgd_at"]()}, {"method": METHODS["pgd_at"](mix=0.5)},
-    {"method": METHODS["pgd_at"](PGD(steps=10, eps=0.02))},
-    {"method": METHODS["pgd_at"](PGD(steps=10, bf16=True))},
-    {"method": FRL()}, {"method": FRLReport()}, {"method": FRLReport(update_every=20)},
-    {"method": FRLReport(tau=FRL().tau)}, {"method": FRL(tau=FRLReport().tau)},
-]
+    {"method": METHODS["pgd_at"](PGD(steps=10, bf16=True))}, {"method": FRL()},
+    {"method": FRLReport()}, {"method": FRLReport(tau=FRL().tau)}]
 
 
-def test_the_digest_changes_with_what_the_training_depends_on() -> None:
+def test_the_digest_changes_with_what_the_training_depends_on():
     recipe = RECIPES[FIRST]
     assert {digest(dataclasses.replace(recipe, **words)) for words in SAME} == {digest(recipe)}
     assert len({digest(recipe), *(digest(dataclasses.replace(recipe, **words))
                                   for words in OTHER)}) == 1 + len(OTHER)
-    augmented = dataclasses.replace(recipe, optim=Optim(batch=8, augment=""))
-    assert digest(augmented) == digest(recipe), "a field at its default changes nothing"
-
-
-@pytest.mark.parametrize(("words", "say"), [
-    ({"name": "exp1/naturel"}, "Did you mean 'exp1/natural'"),
-    ({"name": FIRST, "seed": -1}, "seed is -1"), ({"name": FIRST, "epochs": -1}, "epochs is -1"),
-    ({"name": "exp1/natural", "root": "/nowhere"}, "nowhere lacks train-images")])
-def test_bad_input(words: dict[str, Any], say: str, tmp_path: Path) -> None:
-    with pytest.raises(CourseError, match=say):
-        run(**{"seed": 0, "out": tmp_path, "progress": False, **words})
-    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(CourseError, match="choose a folder you may write to"):
-        run(FIRST, 0, tmp_path / "file", progress=False)
