@@ -148,7 +148,6 @@ def with_tiny_recipes(patch: pytest.MonkeyPatch) -> None:
 
 
 def network_of(recipe: Recipe) -> nn.Module:
-    """An untrained network of the recipe's kind."""
     return build(recipe.model, classes=len(load(recipe.dataset).classes))
 
 

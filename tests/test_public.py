@@ -20,7 +20,7 @@ MODULES = sorted(["course_lib", *(m.name for m in pkgutil.walk_packages(
 HEAVY = ("IPython ipywidgets torchvision pyautoattack dask distributed torchattacks scipy pandas "
          "fairlearn jupytext gdown")
 WITH_EXAMPLES = {"course_lib", *(f"course_lib.{room}" for room in (
-    "attacks", "data", "errors", "models", "zoo"))}
+    "attacks", "data", "models", "zoo"))}
 
 
 def test_all_names_are_there():

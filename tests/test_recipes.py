@@ -55,7 +55,7 @@ def test_run_trains_examines_and_records(tmp_path):
 def test_a_method_gets_the_report_that_it_wants(wants, tmp_path, monkeypatch):
     given: list[Report | None] = []
 
-    class Asking(type(METHODS["natural"]())):  # type: ignore[misc]
+    class Asking(METHODS["natural"]):
         name, update_every, wants_report = "", "epoch", wants
 
         def update(self, state, report, at):

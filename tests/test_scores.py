@@ -115,7 +115,6 @@ def search(**words):
     (search(first=0.5, cap=0.1), "first"), (search(tolerance=0.0), "tolerance is 0"),
     (search(cap=2.0), "must be finite"),
     (of_groups(), "No example of label 1 belongs to female"),
-    (of_groups(names=("male",)), "two groups; given: male"),
     (of_groups(y=torch.tensor([0, 2, 1, 1])), r"labels \[0, 1, 2\]"),
     (of_groups(confidence=torch.tensor([0, 1, 1, torch.nan])), "a finite confidence")])
 def test_bad_input_gets_a_sentence(call, says):

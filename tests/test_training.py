@@ -108,7 +108,7 @@ def same(a, b):
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_fit_is_the_plain_loop(name):
     """Natural training against five lines of PyTorch, with the rates written out."""
-    class Listening(METHODS["natural"]):  # type: ignore[misc]
+    class Listening(METHODS["natural"]):
         name = ""
 
         def loss(self, *given):

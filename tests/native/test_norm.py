@@ -102,7 +102,7 @@ def test_what_is_not_served():
     norm, x = a_norm(16), values((2, 16, 3, 3), 1)
     hooked, patched, learning = (a_norm(16) for _ in range(3))
     hooked.register_forward_hook(lambda m, x, out: out + 1)
-    patched.forward = lambda x: x  # type: ignore[method-assign]
+    patched.forward = lambda x: x
     learning.requires_grad_(True)
     assert served(norm, x)
     for other, z in ((a_norm(16).train(), x), (hooked, x), (patched, x), (learning, x),
