@@ -152,7 +152,6 @@ def network_of(recipe: Recipe) -> nn.Module:
 
 
 def drop_weights(name: str, seed: int, root: Path | None = None) -> None:
-    """Keep the record alone, with the reports and scores in it."""
     dropped: list[Path] = []
 
     def edit(entries: Entries) -> dict[str, bytes]:
