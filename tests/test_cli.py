@@ -136,11 +136,9 @@ def test_an_interrupted_evaluation(capsys, monkeypatch):
 @pytest.mark.parametrize(("argv", "say"), [
     (["evaluate", "exp9/nothing"], "Unknown model 'exp9/nothing'. There is: tiny/first."),
     (["evaluate", "tiny/first", "--seed", "7"], "stored for seeds 0, 1, not for 7"),
-    (["evaluate", "tiny/first", "--attack", "fgsm"], "Unknown attack 'fgsm'"),
     (["evaluate", "tiny/first", "--eps", "8"], "For 8 grey levels of 255 write 8 / 255"),
     (["evaluate", "tiny/first", "--per-class", "0"], "per-class is 0"),
     (["train", "exp1/naturel"], "Did you mean 'exp1/natural'?"),
-    (["train", "tiny/first", "--seed", "-1"], "seed is -1"),
     (["train", "exp1/natural", "--data", "nowhere"], "nowhere lacks train-images"),
     (["train", "tiny/second", "--seed", "5"], "needs tiny/first, seed 5"),
     (["luf", "tiny/second"], "Meant for it: luf"),

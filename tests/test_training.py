@@ -105,26 +105,31 @@ def same(a, b):
     return same_weights(a.model, b.model) and a.history == b.history
 
 
+def listening(kind, calls):
+    """The method, which also notes what each loss is given: images, labels and a draw."""
+    @dataclass(frozen=True)
+    class Listening(kind):
+        name = ""
+
+        def loss(self, model, x, y, state, at):
+            assert model.training
+            calls.append((x.clone(), y.clone(), torch.rand((), generator=at.generator).item()))
+            return super().loss(model, x, y, state, at)
+
+    return Listening
+
+
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_fit_is_the_plain_loop(name):
     """Natural training against five lines of PyTorch, with the rates written out."""
-    class Listening(METHODS["natural"]):
-        name = ""
-
-        def loss(self, *given):
-            calls.append((given[1].clone(), given[2].clone()))
-            assert given[0].training
-            return super().loss(*given)
-
     momentum = {"momentum": 0.9, "nesterov": True} if name == "sgd" else {}
     optim = Optim(name, 0.05, 4, drops=((1, 0.5),), weight_decay=0.01, **momentum)
-    calls: list[Any] = []
-    run = train(Listening(), optim=optim, epochs=2)
+    run = train(listening(METHODS["natural"], calls := [])(), optim=optim, epochs=2)
     hand = Small().train()
     make = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[name]
     steps = make(hand.parameters(), 0.05, weight_decay=0.01, **momentum)
     losses = []
-    for i, (x, y) in enumerate(calls):
+    for i, (x, y, _) in enumerate(calls):
         steps.param_groups[0]["lr"] = 0.05 if i < BATCHES else 0.025
         steps.zero_grad()
         loss = F.cross_entropy(hand(x), y)
@@ -140,7 +145,7 @@ def test_fit_is_the_plain_loop(name):
     means = [sum(losses[:7]) / 7, sum(losses[7:]) / 7]
     assert [h["loss"] for h in run.history] == pytest.approx(means)
     for epoch in (calls[:BATCHES], calls[BATCHES:]):
-        assert sorted(v for _, y in epoch for v in y.tolist()) == sorted(TRAIN.y.tolist())
+        assert sorted(v for _, y, _ in epoch for v in y.tolist()) == sorted(TRAIN.y.tolist())
     assert not torch.equal(calls[0][0], calls[BATCHES][0]), "each epoch has its own order"
 
 
