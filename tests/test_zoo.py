@@ -14,7 +14,7 @@ import torch
 from course_lib import CourseError, build, compare, list_models, load_model, load_report, results
 from course_lib.fairness import Spread
 from course_lib.lab.publish import publish
-from course_lib.tables import overview, spread, stored_reports
+from course_lib.tables import overview, score_results, spread, stored_reports
 from course_lib.zoo import alike, load_record, load_reports
 from tests.helpers import THREE, drop_weights, report, same_weights
 
@@ -305,3 +305,12 @@ def test_a_full_disk_leaves_all_or_nothing(root, seed, call, monkeypatch):
             with pytest.raises(CourseError, match="No space left on device"):
                 publish(NAME, seed, network(7), record(3), root)
         assert files(root) == before and same_weights(load_model(NAME, root=root), network(0))
+
+
+def test_tables_show_at_most_seven_columns():
+    pair = compare("exp2/control", "exp2/reweight-05")
+    for table in (results("exp1"), results("exp1", level="class"), pair, score_results("exp1")):
+        assert len(table.shown().columns) <= 7
+    assert [*results("exp1/natural")] == ["recipe", "figure", "attack", "eps", "images", "data",
+                                          "mean", "sd", "low", "high", "n", "warnings"]
+    assert {"recipe", "seed", "data", "method", "bytes", "where"} <= {*list_models("exp1")}
