@@ -1,10 +1,12 @@
 """What the children of the warm process do (see warm.py). Each job may be killed at any moment."""
 
 import hashlib
+import itertools
 import json
 import os
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from course_lib.checkpoints import Store
 from course_lib.data import Split
 from course_lib.errors import CourseError
 from course_lib.methods.base import Method, Step
-from course_lib.methods.pgd_at import PGDAT, Natural
+from course_lib.methods.pgd_at import PGDAT
 from course_lib.training import Optim, fit
 from tests.faults.shims import RUN, KillingDisk, make_state
 
@@ -38,11 +40,10 @@ class Stateful(Method):
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor],
              at: Step) -> tuple[Tensor, dict[str, Tensor]]:
-        noise = torch.randn(x.shape, generator=at.generator)
-        losses = F.cross_entropy(model(x + 0.1 * noise), y, weight=state["weights"],
-                                 reduction="none")
-        return losses.mean(), {"by class": torch.zeros(len(state["weights"])).index_add(0, y,
-            losses.detach())}
+        x = x + 0.1 * torch.randn(x.shape, generator=at.generator)
+        losses = F.cross_entropy(model(x), y, weight=state["weights"], reduction="none")
+        by_class = torch.zeros(len(state["weights"])).index_add(0, y, losses.detach())
+        return losses.mean(), {"by class": by_class}
 
     def update(self, state: dict[str, Tensor], report: object, at: Step) -> dict[str, Tensor]:
         seen = at.stats.get("by class", torch.zeros(len(state["weights"])))
@@ -50,7 +51,7 @@ class Stateful(Method):
                 "updates": state["updates"] + 1}
 
 
-METHODS = {"natural": Natural(), "pgd_at": PGDAT(PGD(steps=2)), "stateful": Stateful()}
+METHODS = {"pgd_at": PGDAT(PGD(steps=2)), "stateful": Stateful()}
 
 
 def training(name: str) -> tuple[nn.Module, Method, Split, Optim]:
@@ -58,17 +59,26 @@ def training(name: str) -> tuple[nn.Module, Method, Split, Optim]:
     drops within the run."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
-        layers = [nn.Conv2d(1, 4, 5, stride=4), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(),
-                  nn.Linear(196, 4)]
-        model = nn.Sequential(*layers)
-        x, y = torch.randint(0, 256, (IMAGES, 1, 32, 32), dtype=torch.uint8), torch.randint(0, 4,
-            (IMAGES,))
-    optim = (
-        Optim("sgd", lr=0.05, batch=BATCH, momentum=0.9, drops=((2, 0.5),))
-        if name == "natural"
-        else Optim("adam", lr=1e-2, batch=BATCH, drops=((3, 0.1),))
-    )
+        model = nn.Sequential(nn.Conv2d(1, 4, 5, stride=4), nn.BatchNorm2d(4), nn.Tanh(),
+                              nn.Flatten(), nn.Linear(196, 4))
+        x = torch.randint(0, 256, (IMAGES, 1, 32, 32), dtype=torch.uint8)
+        y = torch.randint(0, 4, (IMAGES,))
+    optim = (Optim("sgd", lr=0.05, batch=BATCH, momentum=0.9, drops=((2, 0.5),))
+             if name == "pgd_at" else Optim("adam", lr=1e-2, batch=BATCH, drops=((3, 0.1),)))
     return model, METHODS[name], Split(x, y, ("a", "b", "c", "d")), optim
+
+
+def train_here(store: Store | None, happens: Callable[[], object] = lambda: None
+               ) -> dict[str, Tensor]:
+    """The weights after the stateful training, in this process; something may happen at a batch."""
+    model, method, split, optim = training("stateful")
+    steps = itertools.count(1)
+    hook = register_optimizer_step_post_hook(lambda *_: next(steps) == 14 and happens())
+    try:
+        return fit(model, method, split, epochs=EPOCHS, optim=optim, seed=3, store=store,
+                   progress=False, save_every=0.0).model.state_dict()
+    finally:
+        hook.remove()
 
 
 class LoggedStore(Store):
@@ -84,10 +94,7 @@ class LoggedStore(Store):
 
 def train(folder: str | None, name: str, log: str, out: str, save_every: float) -> None:
     """Train to the end, from wherever an earlier job was killed; write down each step, and at the
-    end the weights' hash.
-
-    Without a folder: the same training without a store.
-    """
+    end the weights' hash. Without a folder: the same training without a store."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def write(what: str, step: int) -> None:
@@ -95,21 +102,16 @@ def train(folder: str | None, name: str, log: str, out: str, save_every: float) 
 
     model, method, split, optim = training(name)
     store = None if folder is None else LoggedStore(folder)
-    hook = register_optimizer_step_post_hook(lambda *_: write("step", -1))
+    register_optimizer_step_post_hook(lambda *_: write("step", -1))
     if store is not None:
         store.log = write
-        before = store.latest()
-        write("start", before[0] if before else 0)
+        write("start", (store.latest() or (0,))[0])
     run = fit(model, method, split, epochs=EPOCHS, optim=optim, seed=3, store=store, progress=False,
               save_every=save_every)
-    hook.remove()
-    digest = hashlib.sha256()
-    for tensor in run.model.state_dict().values():
-        digest.update(tensor.contiguous().numpy().tobytes())
-    history = [{key: value for key, value in epoch.items() if key != "seconds"}
-               for epoch in run.history]
+    weights = b"".join(t.contiguous().numpy().tobytes() for t in run.model.state_dict().values())
+    history = [{**epoch, "seconds": 0} for epoch in run.history]
     part = Path(out).with_suffix(".part")
-    part.write_text(json.dumps({"weights": digest.hexdigest(), "history": history}))
+    part.write_text(json.dumps([hashlib.sha256(weights).hexdigest(), history]))
     part.rename(out)  # a kill in between leaves no half of it
 
 

@@ -32,22 +32,11 @@ def flip(data: bytes, draw: random.Random) -> bytes:
     return bytes(out)
 
 
-def zero_page(data: bytes, draw: random.Random) -> bytes:
-    page = draw.randrange(max(1, len(data) // 512)) * 512
-    return data[:page] + bytes(len(data[page : page + 512])) + data[page + 512 :]
-
-
-def zero_tail(data: bytes, draw: random.Random) -> bytes:
-    keep = draw.randrange(len(data))
-    return data[:keep] + bytes(len(data) - keep)
-
-
 BYTES: dict[str, Callable[[bytes, random.Random], bytes]] = {
-    "cut": lambda data, draw: data[: draw.randrange(len(data))],
-    "flip": flip, "zero page": zero_page, "zero tail": zero_tail,
+    "cut": lambda data, draw: data[: draw.randrange(len(data))], "flip": flip,
+    "zero tail": lambda data, draw: data[: draw.randrange(len(data))].ljust(len(data), b"\0"),
     "html": lambda data, draw: b"<!DOCTYPE html><title>Google Drive - Quota exceeded</title>",
-    "grown": lambda data, draw: data + draw.randbytes(draw.randrange(1, 5000)),
-}
+    "grown": lambda data, draw: data + draw.randbytes(draw.randrange(1, 5000))}
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +61,11 @@ def newest(folder: Path, files: Files) -> tuple[int | None, list[str]]:
 
 
 def check(folder: Path, good: Files, damaged: Files) -> None:
-    """Of the files in `damaged`, the newest undamaged one is found, and each newer one is
-    named."""
+    """Of the files in `damaged` the newest good one is found, and each newer one is named."""
     step, told = newest(folder, damaged)
-    best = max((int(name.split("-")[1]) for name in damaged if damaged[name] == good[name]),
-               default=0)
+    best = max((int(name[5]) for name in damaged if damaged[name] == good[name]), default=0)
     assert step == (best or None)
-    newer = {name for name in damaged if int(name.split("-")[1]) > best}
+    newer = {name for name in damaged if int(name[5]) > best}
     assert len(told) == len(newer)
     assert all(any(name in text and "skipped: it" in text for text in told) for name in newer)
 
@@ -99,10 +86,8 @@ def test_files_are_swapped_missing_or_renamed(folder: Path, good: Files) -> None
         check(folder, good, {**good, a: good[b], b: good[a]})
         check(folder, good, {name: data for name, data in good.items() if name not in (a, b)})
     for name in good:
-        step = name.split("-")[1]
-        later = name.replace(f"ckpt-{step}-", "ckpt-9-")
-        found, (told,) = newest(folder, {**good, later: good[name]})
-        assert found == 3 and f"its name says step 9, inside it says {step}" in told
+        found, (told,) = newest(folder, {**good, f"ckpt-9{name[6:]}": good[name]})
+        assert found == 3 and f"its name says step 9, inside it says {name[5]}" in told
 
 
 def forged(data: bytes) -> Files:
@@ -118,8 +103,7 @@ def joined(header: str, body: bytes = b"") -> bytes:
     return len(header).to_bytes(8, "little") + header.encode() + body
 
 
-def edited(change: Callable[[dict[str, Any], dict[str, Any]], object], cut: int = 0,
-           more: bytes = b"") -> bytes:
+def edited(change: Callable[[Any, Any], object], cut: int = 0, more: bytes = b"") -> bytes:
     """A good checkpoint with a changed header, a changed JSON text in it, or another end."""
     data = pack(9, {"identity": {"rate": 0.1}}, STATE)[1]
     end = 8 + int.from_bytes(data[:8], "little")
@@ -153,31 +137,24 @@ NO_STATE = "does not hold a training state"
 FORGERIES: dict[str, tuple[Callable[[], bytes], str]] = {
     "long header": (lambda: edited(lambda h, c: c.update(pad="x" * (100 << 20))), NO_STATE),
     "a terabyte": (lambda: edited(lambda h, c: h[WEIGHTS].update(shape=[1 << 38])), NO_STATE),
-    "beyond the end": (lambda: edited(lambda h, c: h[WEIGHTS].update(data_offsets=[0, 1 << 40])),
-                       NO_STATE),
     "cut short": (lambda: edited(lambda h, c: None, 1), NO_STATE),
     "more at the end": (lambda: edited(lambda h, c: None, more=b"more"), NO_STATE),
     "a list": (lambda: edited(lambda h, c: c.update(state=[1, 2])), NO_STATE),
     "no identity": (lambda: edited(lambda h, c: c.pop("identity")), NO_STATE),
-    "another step": (lambda: edited(lambda h, c: c.update(step=8)),
-                     "its name says step 9, inside it says 8"),
     "another format": (lambda: edited(lambda h, c: c.update(format=99)), "format 99"),
-    "other shapes": (lambda: edited(lambda h, c: h[WEIGHTS].update(shape=[3, 2])),
-                     "not as its header"),
-    "other dtypes": (lambda: edited(lambda h, c: h[WEIGHTS].update(dtype="I32")),
-                     "not as its header"),
+    "other shapes": (lambda: edited(lambda h, c: h[WEIGHTS].update(shape=[3, 2])), "not as its h"),
+    "other dtypes": (lambda: edited(lambda h, c: h[WEIGHTS].update(dtype="I32")), "not as its h"),
     "other axes": (lambda: edited(lambda h, c: axes(c).reverse()), "not as its header"),
     "an axis twice": (lambda: edited(lambda h, c: axes(c).__setitem__(1, 0)), NO_STATE),
     "other names": (lambda: edited(lambda h, c: h.update(v=h.pop(WEIGHTS))), NO_STATE),
     "unlisted": (lambda: edited(lambda h, c: c["state"]["dict"].pop()), NO_STATE),
-    "unknown kind": (lambda: edited(lambda h, c: c["state"]["dict"].append(["x", {"code": [1]}])),
-                     NO_STATE),
+    "unknown": (lambda: edited(lambda h, c: c["state"]["dict"].append(["x", {"code": [1]}])),
+                NO_STATE),
     "nested too deep": (lambda: joined('{"__metadata__":{"checkpoint":"' + "[" * 100_000 + '"}}'),
                         NO_STATE),
     "no metadata": (lambda: joined("{}"), NO_STATE), "zeros": (lambda: bytes(1000), NO_STATE),
-    "empty": (lambda: b"", NO_STATE), "a pickle": (lambda: pickle.dumps(Runs()), NO_STATE),
-    "of the old format": (lambda: by_torch_save(Runs()), NO_STATE),
-}
+    "a pickle": (lambda: pickle.dumps(Runs()), NO_STATE),
+    "of the old format": (lambda: by_torch_save(Runs()), NO_STATE)}
 
 
 @pytest.mark.parametrize("name", FORGERIES)

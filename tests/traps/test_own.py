@@ -2,8 +2,6 @@
 put them into the explorer. Findings B1, B5, B6 and D of issue 19."""
 
 import re
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,26 +14,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 import course_lib
-from course_lib import (
-    MODELS,
-    PGD,
-    RECIPES,
-    Split,
-    benchmark,
-    build,
-    evaluate,
-    load,
-    load_model,
-    plots,
-    save_model,
-)
+from course_lib import MODELS, PGD, RECIPES, Split, benchmark, build, evaluate, load, plots
 from course_lib.errors import CourseError, CourseWarning
 from course_lib.explorer.sources import from_folder
 from course_lib.explorer.views import Choice, Explorer
 from course_lib.lab import doctor
+from course_lib.lab.publish import save_model
 from course_lib.tables import MISSED
-from course_lib.zoo import entry, load_report, model_files
+from course_lib.zoo import entry, load_model, load_report, model_files
 from tests.helpers import Linear, Small, same_weights, split
+from tests.traps.test_judge import Around
 
 FASHION_DATA = load("fashion-mnist", limit=100)
 FASHION = FASHION_DATA.test
@@ -50,7 +38,7 @@ SHAPES: dict[str, dict[str, st.SearchStrategy[int]]] = {
 }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_b5_what_build_makes_comes_back_by_its_path_alone(
         tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -88,9 +76,8 @@ def changed(model: nn.Module, **parts: Any) -> nn.Module:
 def test_b5_a_network_of_ones_own_comes_back_into_another(make: Callable[[], nn.Module],
                                                           tmp_path: Path) -> None:
     model, other = make(), make()
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(1)
+    for p in model.parameters():
+        p.data.add_(1)
     save_model(model, tmp_path / "mine")
     with pytest.raises(CourseError, match=r"names no network that `build` makes.*model=my_network"):
         load_model(tmp_path / "mine")
@@ -154,13 +141,11 @@ def test_b5_what_cannot_be_saved_or_loaded_is_said(what: str, tmp_path: Path) ->
 def test_b5_damage_is_noticed(tmp_path: Path, end: str) -> None:
     file = save_model(build("lenet5"), tmp_path / "m") / "m" / f"seed0.{end}"
     raw = file.read_bytes()
-    for bad in (raw[:-1], raw[:-2] + b"x}", b""):
-        file.write_bytes(bad)
-        with pytest.raises(CourseError, match=r"damaged.*Save it again with save_model"):
+    for bad in (raw[:-1], raw[:-2] + b"x}", b"", None):
+        file.unlink() if bad is None else file.write_bytes(bad)
+        says = r"missing.*Save it again" if bad is None else "damaged.*Save it again with save_mo"
+        with pytest.raises(CourseError, match=says):
             load_model(tmp_path / "m")
-    file.unlink()
-    with pytest.raises(CourseError, match=r"missing.*Save it again"):
-        load_model(tmp_path / "m")
 
 
 def test_b1_weights_that_are_not_here_name_the_command_that_makes_them(tmp_path: Path) -> None:
@@ -178,8 +163,8 @@ def test_a_benchmark_shows_the_stored_reports_of_the_same_images() -> None:
     """On all images only stored reports are shown; where there is none, there is no number."""
     table = benchmark(load_model("exp1/natural"), FASHION_DATA, progress=False)
     rows = table.set_index("model")
-    assert rows.loc["mine", ["standard", "pgd20 worst"]].tolist() == pytest.approx(
-        rows.loc["exp1/natural", ["standard", "pgd20 worst"]].tolist(), abs=0.2)
+    both = ["standard", "pgd20 worst"]
+    assert [*rows.loc["mine", both]] == pytest.approx([*rows.loc["exp1/natural", both]], abs=0.2)
     for name in ("exp4/pgd-at", "exp4/gairat", "exp2/control"):
         stored = load_report(name)
         assert rows.loc[name, "pgd20 worst"] == pytest.approx(100 * stored.rob.worst)
@@ -197,37 +182,25 @@ def test_a_benchmark_shows_the_stored_reports_of_the_same_images() -> None:
 
 
 def test_a_quick_benchmark_attacks_the_stored_ones_and_is_judged() -> None:
-    blind = Scaled(load_model("exp1/natural"))
+    blind = Around(load_model("exp1/natural"), lambda f: 1e4 * f)  # rounds the gradient away
     with pytest.warns(CourseWarning, match="gradient"):
-        table = benchmark(blind, "fashion-mnist", per_class=3, autoattack=1, name="blind",
+        table = benchmark(blind, "fashion-mnist", per_class=2, autoattack=1, name="blind",
                           progress=False)
     rows = table.set_index("model")
     assert "gradient" in rows.loc["blind", "warnings"] and rows["cw20"].notna().all()
     assert rows["autoattack"].notna().sum() == 1, "AutoAttack was run on one image per class"
     assert MISSED in rows.loc["blind", "warnings"] and "! " in repr(table)
-    expected = evaluate("exp2/control", FASHION.per_class(3), "cw20", progress=False)
+    expected = evaluate("exp2/control", FASHION.per_class(2), "cw20", progress=False)
     assert rows.loc["exp2/control", "cw20"] == pytest.approx(100 * expected.rob.mean)
 
 
-class Scaled(nn.Module):
-    """Logits so large that the loss and its gradient are rounded away."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return 1e4 * self.model(x)
-
-
-@settings(max_examples=100, deadline=None)
 @given(n=st.integers(0, 12), classes=st.integers(1, 4), per_class=st.none() | st.integers(-1, 4),
        outputs=st.integers(1, 4), auto=st.sampled_from([False, 0, None, -1, "x"]),
        as_pair=st.booleans())
 def test_a_benchmark_is_a_table_or_a_sentence(n: int, classes: int, per_class: int | None,
                                               outputs: int, auto: Any, as_pair: bool) -> None:
-    full = split(max(n, 1), (1, 2, 2), tuple("abcd"[:classes]))
-    data, model = full.take(slice(0, n)), Linear((1, 2, 2), outputs, dtype=torch.float32)
+    data = split(max(n, 1), (1, 2, 2), tuple("abcd"[:classes])).take(slice(0, n))
+    model = Linear((1, 2, 2), outputs, dtype=torch.float32)
     given_ = (data.x, data.y) if as_pair and n else data
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CourseWarning)
@@ -280,16 +253,11 @@ def test_d_tab_offers_public_names_only() -> None:
     assert dir(plots) == sorted(plots.__all__) and "class_bars" in plots.__all__
     assert {"Any", "Bbox", "cast", "plt", "torch", "COLOURS", "_finish"}.isdisjoint(dir(plots))
     assert {*dir(course_lib)} - {*course_lib.__all__} == {"__doc__", "__version__"}
-    names: dict[str, Any] = {}
-    exec("from course_lib import *", names)
-    assert {"save_model", "benchmark", "explore", "Store", "Method"} <= names.keys()
+    assert {"save_model", "benchmark", "explore", "Store", "Method"} <= {*course_lib.__all__}
 
 
 def test_b6_the_doctor_imports_torchvision_as_a_user_would(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True,
-                          check=False)
-    assert bool([*doctor.torchvision()]) == bool(done.returncode)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "torchvision.py").write_text(
         "raise RuntimeError('operator torchvision::nms does not exist')")
