@@ -53,27 +53,21 @@ def change(path: Path, how: Callable[[bytes], bytes]) -> None:
     path.write_bytes(how(path.read_bytes()))
 
 
-MODELS, EMBEDDED = "models", "embedded/fashion-mnist"
-WEIGHTS, LABELS = "models/a/b/seed0.safetensors", "embedded/fashion-mnist/t10k-labels-idx1-ubyte.gz"
+WEIGHTS, EMBEDDED = "models/a/b/seed0.safetensors", "embedded/fashion-mnist"
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str, str, str]] = {
     "a bit in a weight": (lambda r: change(r / WEIGHTS, lambda b: b[:-1] + b"x"),
                           "stored models", "1 of 2 files", "seed0.safetensors is damaged"),
-    "a record gone": (lambda r: (r / MODELS / "a/b/seed0.json").unlink(),
+    "a record gone": (lambda r: (r / "models/a/b/seed0.json").unlink(),
                       "stored models", "1 of 2 files", "seed0.json is missing"),
-    "no manifest": (lambda r: (r / MODELS / "manifest.json").unlink(), "models", "cannot", "make"),
-    "a manifest cut": (lambda r: change(r / MODELS / "manifest.json", lambda b: b[:-9]),
-                       "models", "cannot be checked", "manifest.json is damaged"),
+    "no manifest": (lambda r: (r / "models/manifest.json").unlink(), "models", "cannot", "make"),
     "a release that is none": (lambda r: (r / WEIGHTS).unlink() or (
-        r / MODELS / "release.json").write_text("[]"), "models", "cannot be checked", "release"),
-    "embedded data": (lambda r: change(r / LABELS, lambda b: b[:99]),
+        r / "models/release.json").write_text("[]"), "models", "cannot be checked", "release"),
+    "embedded data": (lambda r: change(r / EMBEDDED / "t10k-labels-idx1-ubyte.gz", lambda b: b[:9]),
                       "embedded fashion-mnist", "1 of 4 files", "t10k-labels.*reinstall"),
-    "a table": (lambda r: (r / "embedded/adult/adult.data.gz").unlink(),
-                "embedded adult", "1 of 2 files", "adult.data is missing.*reinstall"),
     "no contents": (lambda r: (r / EMBEDDED / "contents.json").unlink(),
                     "embedded_data", "cannot be checked", "contents.json"),
     "a file in the way of the runs": (lambda r: (r / "runs").write_text("mine"),
-                                      "runs", "Not a directory", "choose a folder"),
-}
+                                      "runs", "Not a directory", "choose a folder")}
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
@@ -85,7 +79,7 @@ def test_damage_is_bad_and_has_a_remedy(root: Path, kind: str) -> None:
     assert all(words in finding.do for words in do.split(".*"))
 
 
-def test_versions_are_those_of_the_file_or_of_the_installed_package(
+def test_old_and_missing_versions_and_where_the_bounds_stand(
         monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     def version(name: str) -> str:
         if name == "gdown":
@@ -97,12 +91,9 @@ def test_versions_are_those_of_the_file_or_of_the_installed_package(
     assert states["torch"] == ("bad", "2.5.1", "pip install --upgrade 'torch>=2.6'")
     assert states["gdown"] == ("bad", "not installed", "pip install --upgrade 'gdown>=5.2'")
     assert states["numpy"][0] == states["tqdm"][0] == states["Python"][0] == "ok"
-    installed = ["one>=1", "two>=1; extra == 'more'"]
-    monkeypatch.setattr(doctor.metadata, "requires", lambda name: installed)
-    (root / "requirements.txt").write_text("# one\ntorch>=2.6\n")
-    for place, names in ((root, ["Python", "torch"]), (root / "nowhere", ["Python", "one"])):
-        monkeypatch.setattr(doctor, "__file__", str(place / "course_lib/lab/doctor.py"))
-        assert [f.what for f in doctor.versions()] == names
+    monkeypatch.setattr(doctor, "__file__", str(root / "course_lib/lab/doctor.py"))
+    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["one>=1", "two; extra == 'a'"])
+    assert [f.what for f in doctor.versions()] == ["Python", "one"]  # no requirements.txt there
 
 
 def test_a_kernel_that_is_off_and_a_full_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,9 +113,7 @@ def test_the_shell_shows_it_and_fails_when_something_is_bad(
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["what", "state", "found", "do"] and len(lines) > 12
-    assert len({line.index(" ok ") for line in lines if " ok " in line}) == 1
     DAMAGE["a record gone"][0](root)
-    assert main(["doctor"]) == 1 and "1 bad" in capsys.readouterr().out
     assert main(["doctor", "--json"]) == 1
     rows = json.loads(capsys.readouterr().out)
     assert [list(r) for r in rows] == [["what", "state", "found", "do"]] * len(rows)

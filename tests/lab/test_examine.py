@@ -1,8 +1,6 @@
 """Examinations: reports join records once, batch by batch, and the weights stay."""
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from course_lib.attacks import ATTACKS
 from course_lib.autoattack import AutoAttack
 from course_lib.data import load
 from course_lib.errors import CourseError
@@ -26,7 +23,7 @@ from course_lib.zoo import entry, load_model, load_record, load_report, manifest
 from tests.helpers import network_of, report, tiny_dataset, with_tiny_recipes
 from tests.lab.calls import counted
 
-NAME, MODELS = "tiny/first", Path(__file__).parents[2] / "serialized_models"
+NAME = "tiny/first"
 
 
 @pytest.fixture
@@ -37,16 +34,16 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(examination, "BATCH", 5)
     model = network_of(RECIPES[NAME])
     own = evaluate(model, tiny_dataset().test, "pgd20", progress=False).to_json()
+    record = {"history": [1], "reports": [own],
+              "made_from": {"model": "lenet5", "classes": ["cat", "dog", "frog"]}}
     for seed in (0, 1):
-        record = {"recipe": NAME, "seed": seed, "history": [1], "reports": [own],
-                  "made_from": {"model": "lenet5", "classes": ["cat", "dog", "frog"]}}
-        publish(NAME, seed, model, record, tmp_path / "models")
+        publish(NAME, seed, model, {"recipe": NAME, "seed": seed, **record}, tmp_path / "models")
     publish("tiny/second", 0, None, {"reports": [report().to_json()]}, tmp_path / "models")
     return tmp_path / "models"
 
 
-def call(models: Path, **words: Any) -> list[dict[str, Any]]:
-    return examine_stored([NAME], **{"attacks": ["cw20"], "jobs": 1, "out": models.parent / "runs",
+def call(models: Path, name: str = NAME, **words: Any) -> list[dict[str, Any]]:
+    return examine_stored([name], **{"attacks": ["cw20"], "jobs": 1, "out": models.parent / "runs",
                                      "models": models, "progress": False, **words})
 
 
@@ -55,7 +52,7 @@ def contents(models: Path, pattern: str) -> dict[Path, tuple[bytes, int]]:
 
 
 def pieces(out: Path) -> list[Path]:
-    return sorted(out.rglob("pieces/*/ckpt-*"))
+    return [*out.rglob("pieces/*/ckpt-*")]
 
 
 def attacked(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> list[int]:
@@ -82,14 +79,6 @@ def test_the_report_joins_the_record_and_the_weights_stay(models: Path) -> None:
     assert len(load_record(NAME, root=models)["reports"]) == 3
 
 
-def test_a_single_batch_is_what_evaluate_finds(models: Path,
-                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "BATCH", 500)
-    call(models, seeds=1)
-    want = evaluate(load_model(NAME, root=models), tiny_dataset().test, "cw20", progress=False)
-    assert load_report(NAME, attack="cw20", root=models) == want
-
-
 def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same report as in one go, and no finished batch is attacked again; a third call attacks
     nothing."""
@@ -110,10 +99,7 @@ def test_killed_and_called_again(tmp_path: Path) -> None:
     """A SIGKILL of every process after the first batches: the report is that of an undisturbed run,
     and no finished batch is done anew."""
     name, models, out = "exp1/pgd-at", tmp_path / "models", tmp_path / "runs"
-    shutil.copytree(MODELS / "exp1" / "pgd-at", models / "exp1" / "pgd-at")
-    stored = json.loads((MODELS / "manifest.json").read_bytes())
-    stored["models"] = {name: stored["models"][name]}
-    (models / "manifest.json").write_text(json.dumps(stored))
+    publish(name, 0, load_model(name), load_record(name), models)
     killed = subprocess.Popen(
         [sys.executable, "-m", "course_lib", "examine", name, "--attack", "cw20", "--seeds", "1",
          "--per-class", "200", "--out", out, "--models", models, "--jobs", "1"],
@@ -130,7 +116,7 @@ def test_killed_and_called_again(tmp_path: Path) -> None:
                             models=models, progress=False)
     assert before.items() <= contents(out, "pieces/*/ckpt-*").items() and len(pieces(out)) == 4
     test = load("fashion-mnist").test.per_class(200)
-    want = evaluate(load_model(name, root=MODELS), test, ATTACKS["cw20"], progress=False).to_json()
+    want = evaluate(load_model(name), test, "cw20", progress=False).to_json()
     assert row["rob"] == want["rob"] and row["nat"] == want["nat"]
 
 
@@ -177,29 +163,12 @@ def test_autoattack_in_its_own_batches_on_the_gpu(models: Path,
         case.judge(0)
 
 
-def test_two_processes_and_a_bar(models: Path, monkeypatch: pytest.MonkeyPatch,
-                                 capfd: pytest.CaptureFixture[str]) -> None:
-    """The workers do not know this process's patches and tiny recipes: so a recipe that everybody
-    knows, on the embedded images."""
-    monkeypatch.setattr(examination, "BATCH", 500)
-    classes = list(examination.examined_images("exp1/natural", None).classes)
-    publish("exp1/natural", 0, network_of(RECIPES["exp1/natural"]),
-            {"made_from": {"model": "lenet5", "classes": classes}, "reports": []}, models)
-    rows = examine_stored(["exp1/*"], jobs=2, per_class=1, attacks=["pgd20", "cw20"],
-                          out=models.parent / "runs", models=models)
-    assert [r["attack"] for r in rows] == ["pgd20", "cw20"] and rows[0]["counts"] == [1] * 10
-    assert "100%" in capfd.readouterr().err and json.loads(json.dumps(rows)) == rows
-
-
-@pytest.mark.parametrize(("patterns", "words", "say"), [
-    (["tiny/second"], {}, "No model whose weights are stored matches tiny/second"),
-    ([NAME], {"eps": 8.0}, "For 8 grey levels"), ([NAME], {"per_class": 0}, "per-class is 0"),
-    ([NAME], {"out": "models/manifest.json"}, "No store can be made in")])
-def test_bad_words(patterns: list[str], words: dict[str, Any], say: str, models: Path,
-                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(models.parent)
+def test_bad_words(models: Path) -> None:
     before = contents(models, "*.json")
-    with pytest.raises(CourseError, match=say):
-        examine_stored(patterns, **{"attacks": ["cw20"], "jobs": 1, "models": "models",
-                                    "progress": False, **words})
+    for name, words, say in (
+            ("tiny/second", {}, "No model whose weights are stored matches tiny/second"),
+            (NAME, {"eps": 8.0}, "For 8 grey levels"), (NAME, {"per_class": 0}, "per-class is 0"),
+            (NAME, {"out": models / "manifest.json"}, "No store can be made in")):
+        with pytest.raises(CourseError, match=say):
+            call(models, name, **words)
     assert contents(models, "*.json") == before

@@ -34,9 +34,12 @@ def run(groups: dict[str, list[Task]], finish: Any = lambda group, found: (group
 
 
 def test_each_task_is_done_once_after_those_it_needs() -> None:
+    """And each group is finished as soon as it is complete."""
     one, two, three = task("one", needs="two"), task("two"), task("three", stored="there")
     assert run({"a": [one, two], "b": [two, three]}) == [("a", "ONE", "TWO"), ("b", "TWO", "there")]
     assert DONE == ["two", "one"]
+    groups = {"a": [task("one"), task("two")], "b": [task("three")], "c": [task("x", stored="X")]}
+    assert run(groups, lambda group, found: len(DONE)) == [2, 3, 0]
     assert run({}) == []
 
 
@@ -67,11 +70,6 @@ def test_a_killed_worker_is_reported_in_plain_words() -> None:
     dead = Task("dead", partial(os._exit, 3), partial({}.get, "result"))
     with pytest.raises(CourseError, match="A worker process was killed.*go on with fewer jobs"):
         run({"a": [dead]}, jobs=2, backend="loky")
-
-
-def test_each_group_is_finished_as_soon_as_it_is_complete() -> None:
-    groups = {"a": [task("one"), task("two")], "b": [task("three")], "c": [task("x", stored="X")]}
-    assert run(groups, lambda group, found: len(DONE)) == [2, 3, 0]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "of another", "a folder", "gone"])

@@ -27,10 +27,10 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     room.training_data.cache_clear()
 
 
-def go(place: Path, **words: Any) -> dict[str, dict[str, Any]]:
+def go(place: Path, name: str = NAME, **words: Any) -> dict[str, dict[str, Any]]:
     given = {"left_out": 4, "out": place / "runs", "models": place / "models", "jobs": 1,
              "progress": False, **words}
-    return {r["design"]: r for r in leave_out([NAME], **given)}
+    return {r["design"]: r for r in leave_out([name], **given)}
 
 
 def trained(monkeypatch: pytest.MonkeyPatch,
@@ -65,8 +65,7 @@ def test_when_nothing_is_left_out_of_the_pair_nothing_changes(name: str, tmp_pat
     """The control of the controls: LUF of a training against itself is 0 to the bit, not nearly."""
     words: dict[str, Any] = {"limit": 200, "epochs": 1} if name.startswith("luf") else {}
     monkeypatch.setattr(room, "pairs", lambda *_: [(0, None)])
-    (record,) = leave_out([name], designs=["paired"], out=tmp_path, models=tmp_path, jobs=1,
-                          progress=False, **words)
+    record = go(tmp_path, name, designs=["paired"], **words)["paired"]
     assert [record[k] for k in ("luf", "luf_t", "luf_l", "flips")] == [0.0, 0.0, 0.0, [0]]
 
 
@@ -120,15 +119,12 @@ def test_records_are_stored_and_verified_and_fewer_trainings_replace_no_more(
         load_luf("tiny/second", "paired", models)
 
 
-@pytest.mark.parametrize(("patterns", "words", "say"), [
-    (["tony"], {}, "Nothing is called tony"),
-    (["tiny/second"], {}, "No recipe to leave examples out of matches tiny/second. Meant for it: "),
-    ([NAME], {"left_out": 25}, "25 examples are to be left out one by one; there are 24"),
-    ([NAME], {"left_out": 0}, "left_out is 0"),
-    ([NAME], {"designs": ["pared"]}, "Unknown design 'pared'.*Did you mean 'paired'"),
-])
-def test_bad_words(patterns: list[str], words: dict[str, Any], say: str, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"left_out": 2, "jobs": 1, "progress": False, **words}
-    with pytest.raises(CourseError, match=say):
-        leave_out(patterns, out=tmp_path / "a", models=tmp_path / "b", **given)
+def test_bad_words(tmp_path: Path) -> None:
+    for name, words, say in (
+            ("tony", {}, "Nothing is called tony"), (NAME, {"left_out": 0}, "left_out is 0"),
+            ("tiny/second", {}, "No recipe to leave examples out of matches tiny/second. Meant fo"),
+            (NAME, {"left_out": 25}, "25 examples are to be left out one by one; there are 24"),
+            (NAME, {"designs": ["pared"]}, "Unknown design 'pared'.*Did you mean 'paired'")):
+        with pytest.raises(CourseError, match=say):
+            go(tmp_path, name, **words)
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
