@@ -13,7 +13,7 @@ from jupyter_client.channels import AsyncZMQSocketChannel
 from nbformat.v4 import new_code_cell, new_notebook
 
 from tools import build_course, execute, notebooks, pages
-from tools.addresses import addressed, badges, setup_code
+from tools.addresses import addressed, badges
 from tools.common import ROOT, ToolError, address, sources, write
 from tools.readme_results import replaced
 
@@ -63,10 +63,6 @@ def test_a_slider_is_stored_as_what_it_showed_first(tmp_path: Path) -> None:
     assert drawn.metadata["image/png"]["alt"] == "1 < 2"
 
 
-def page(built: Path) -> str:
-    return (built / "out" / "00_demo.html").read_text(encoding="utf-8")
-
-
 def test_a_broken_notebook_does_not_keep_the_others_from_being_made(built: Path) -> None:
     for run in json.loads((built / "runs.json").read_text()):
         assert run == [["00_demo", False, ""],
@@ -89,7 +85,7 @@ def test_the_stored_notebook_holds_outputs_and_nothing_of_the_machine(built: Pat
 
 
 def test_a_page_needs_no_network_and_shows_formulas(built: Path) -> None:
-    html = page(built)
+    html = (built / "out" / "00_demo.html").read_text(encoding="utf-8")
     assert not re.findall(r"""(?:src|srcset)\s*=\s*["'](?!data:)|<link|<script|@import|url\(""",
                           html)
     assert (html.count("<math") == 2
@@ -100,26 +96,18 @@ def test_a_page_needs_no_network_and_shows_formulas(built: Path) -> None:
     assert "copy of the course. In Colab" not in html, "the badges are for the notebook only"
 
 
-def test_a_formula_that_cannot_be_read_stays_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formulas_are_drawn_or_stay_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for tex in (r"\arg\max_j f_j(x)", r"\begin{align} a &= b \\ &= c \end{align}",
+                r"\Pr[y \ne c \mid x']", r"\lVert \delta \rVert_\infty"):
+        drawn = pages.mathml(tex, display=True)
+        assert drawn.startswith("<math") and "\\" not in drawn and "(1)" not in drawn
     assert pages.mathml(r"\oddly{a} &lt; b") == r'<code class="tex">\oddly{a} &lt; b</code>'
     monkeypatch.setattr(pages, "convert", lambda *_, **__: 1 / 0)
     assert pages.mathml("a &lt; b") == '<code class="tex">a &lt; b</code>'
 
 
-FORMULAS = [r"\arg\max_j f_j(x)", r"\begin{align} a &= b \\ &= c \end{align}",
-            r"\Pr[y \ne c \mid x']", r"\lVert \delta \rVert_\infty"]
-
-
-@pytest.mark.parametrize("tex", FORMULAS)
-def test_the_formulas_of_the_course_can_be_read(tex: str) -> None:
-    for display in (False, True):
-        drawn = pages.mathml(tex, display)
-        assert drawn.startswith("<math") and "\\" not in drawn and "(1)" not in drawn
-
-
 @pytest.mark.parametrize(("source", "tag", "first", "rest"), [
     ("import a\nfrom b import (\n    c)\n\nd = 1", "none", "import a", "d = 1"),
-    ("import a\nimport b\nd = 1", "none", "", "import a\nimport b\nd = 1"),
     ("d = 1\nimport a\nimport b\nimport c", "none", "", "d = 1\nimport a\nimport b\nimport c"),
     ("# @title Choose\nx = 1\ny = 2", "none", "# @title Choose", ""),
     ("@interact(k=3)\ndef f(k):\n    g(k)", "slider", "@interact(k=3)", ""),
@@ -140,26 +128,17 @@ def test_the_index_shows_every_notebook_and_the_results(built: Path) -> None:
     assert re.search(r"<td[^>]*>11.5</td>", html)
 
 
-def test_title_and_first_paragraph() -> None:
-    notebook = nbformat.v4.new_notebook(cells=[
-        nbformat.v4.new_markdown_cell("# One\n\n![x](y)\n\n- a\n\nThe *blurb*\ngoes on.\n\nMore.")])
-    assert pages.describe(notebook, "01_x") == ("One", "The *blurb*\ngoes on.")
-    assert pages.describe(nbformat.v4.new_notebook(), "01_x") == ("01_x", "")
-
-
 def test_the_fingerprint_sees_every_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "ROOT", tmp_path)
     monkeypatch.setattr(execute, "__file__", str(tmp_path / "execute.py"))
-    for name in ("execute.py", "course_lib/a.py", "course_lib/datasets/embedded/x.gz",
-                 "serialized_models/manifest.json"):
+    inputs = ("course_lib/a.py", "course_lib/datasets/embedded/x.gz",
+              "serialized_models/manifest.json")
+    for name in ("execute.py", *inputs):
         write(tmp_path / name, "one")
-    seen = [execute.fingerprint("source")]
-    for name in ("course_lib/a.py", "course_lib/datasets/embedded/x.gz",
-                 "serialized_models/manifest.json",
-                 "course_lib/new.py"):
+    seen = [execute.fingerprint("source"), execute.fingerprint("another source")]
+    for name in (*inputs, "course_lib/new.py"):
         write(tmp_path / name, "two")
         seen.append(execute.fingerprint("source"))
-    seen.append(execute.fingerprint("another source"))
     monkeypatch.setattr(execute.metadata, "version", lambda name: "0.0")
     seen.append(execute.fingerprint("source"))
     assert len(set(seen)) == len(seen)
@@ -195,33 +174,24 @@ def test_badges_and_setup_come_from_the_address() -> None:
     assert all(chunk.strip() in text for chunk in untouched)
 
 
-def test_the_setup_cell_says_what_to_do_where_there_is_no_course(tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    (tmp_path / "course.zip").write_bytes(b"PK the rest is still on its way")
-    with pytest.raises(FileNotFoundError, match="course.zip was not found. Upload course.zip"):
-        exec(compile(setup_code("https://example.org/x"), "setup", "exec"), {})
-
-
 def test_the_address_stands_in_one_place() -> None:
     """Whatever else shows it is written by a command: the notebooks, and the marked lines of the
     README."""
-    own = [p for folder in ("course_lib", "tools", "tests", "docs", ".github")
-           for p in (ROOT / folder).rglob("*") if p.is_file()]
-    own += [p for p in ROOT.iterdir() if p.is_file()
-            and p.name not in {"README.md", "pyproject.toml"}]
-    texts = [p for p in own if p.suffix in {".py", ".md", ".yml", ".toml", ".txt", ".j2", ".cff",
-                                            ""} and "__pycache__" not in p.parts]
-    assert [p for p in texts if address() in p.read_text(encoding="utf-8", errors="ignore")] == []
+    files = [*ROOT.iterdir(), *(p for folder in ("course_lib", "tools", "tests", "docs", ".github")
+                                for p in (ROOT / folder).rglob("*"))]
+    kinds = {".py", ".md", ".yml", ".toml", ".txt", ".j2", ".cff", ""}
+    assert [p for p in files if p.is_file() and p.suffix in kinds and p.name not in {
+        "README.md", "pyproject.toml"} and address() in p.read_text("utf-8", "ignore")] == []
 
 
-def test_only_the_marked_part_of_the_readme_is_replaced() -> None:
+def test_only_the_marked_part_of_the_readme_is_replaced(tmp_path: Path) -> None:
     text = "before\n<!-- results -->\nold \\1\n<!-- /results -->\nafter\n"
     assert replaced(text, "results", "| new \\1 |\n") == (
         "before\n<!-- results -->\n| new \\1 |\n<!-- /results -->\nafter\n")
     with pytest.raises(ToolError, match="badges"):
         replaced(text, "badges", "x")
+    with pytest.raises(ToolError, match="NN_topic"):
+        sources(folder=tmp_path)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -230,11 +200,6 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(UnicodeEncodeError):
         write(target, "half\ud800")
     assert target.read_text() == "good" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_no_notebooks_is_an_error_that_says_what_is_expected(tmp_path: Path) -> None:
-    with pytest.raises(ToolError, match="NN_topic"):
-        sources(folder=tmp_path)
 
 
 def test_an_address_is_written_without_executing_anything(tmp_path: Path,
@@ -253,11 +218,8 @@ def test_an_address_is_written_without_executing_anything(tmp_path: Path,
     assert changed == [["badges"], ["setup"]] and GITHUB in source.read_text()
     assert after.cells[-1].outputs == run.cells[-1].outputs
     assert after.metadata.course == before.metadata.course, "the outputs are still of this code"
-    assert jupytext_cells(source) == [cell.source for cell in after.cells]
-
-
-def jupytext_cells(source: Path) -> list[str]:
-    return [cell.source for cell in notebooks.jupytext.read(source, fmt="py:percent").cells]
+    assert [cell.source for cell in notebooks.jupytext.read(source, fmt="py:percent").cells] == [
+        cell.source for cell in after.cells]
 
 
 def test_a_message_whose_arrival_was_missed_is_found_within_a_second(
