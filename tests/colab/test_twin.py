@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import nbformat
@@ -19,12 +20,10 @@ from packaging.version import Version
 
 from tools.addresses import setup_code
 from tools.colab_twin import (
-    HERE,
     Twin,
     Watch,
     borrowed,
     killed_and_resumed,
-    opened,
     packages,
     repository,
     versions,
@@ -52,19 +51,11 @@ def another_machine(twin: Twin) -> Iterator[None]:
     yield
 
 
-def test_the_twin_has_no_course_before_the_setup_cell(twin: Twin) -> None:
-    script = "import importlib.util as u, torch, google.colab; print(u.find_spec('course_lib'))"
-    done = subprocess.run([str(twin.python), "-c", script], cwd=twin.content,
-                          env=twin.environment(), capture_output=True, text=True)
-    assert (done.stdout.strip(), done.returncode) == ("None", 0), done.stderr
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_setup_cell_is_the_same_everywhere(path: Path) -> None:
-    cells = [cell for cell in nbformat.read(path, as_version=4).cells
-             if "setup" in cell.metadata.get("tags", [])]
-    assert [cell.source for cell in cells] == [setup_code()]
-    assert cells[0].metadata["cellView"] == "form"
+def test_the_setup_cell_is_the_same_everywhere() -> None:
+    for path in NOTEBOOKS:
+        (cell,) = [cell for cell in nbformat.read(path, as_version=4).cells
+                   if "setup" in cell.metadata.get("tags", [])]
+        assert (cell.source, cell.metadata["cellView"]) == (setup_code(), "form"), path.stem
 
 
 FORKS = """
@@ -83,79 +74,50 @@ for folder, script in json.load(sys.stdin).items():
     os.waitpid(child, 0)
     print("-----")
 """
+IMPORTS = {line for path in NOTEBOOKS for cell in nbformat.read(path, as_version=4).cells
+           if cell.cell_type == "code" for line in cell.source.splitlines()
+           if re.match(r"(from|import) .*[^(\\]$", line)}
+HALF = ("import os\nos.makedirs('course.part/course_lib')\n"
+        "open('course.part/course_lib/__init__.py', 'w').close()\n")
+NO_ADDRESS = setup_code("https://example.org/x")
+MODELS = ("import course_lib\nfrom course_lib import load_model, results\n"
+          "load_model('exp1/pgd-at')\nprint(len(results('exp1')), course_lib.__file__)")
+LINE = (r"Colab: Python \S+, torch \S+, CPU, \d+ threads\. Results go to \S+ only\. "
+        r"Colab deletes .*\n")
 
 
-def in_fresh_folders(twin: Twin, scripts: list[str], **words: str) -> list[str]:
-    """What each script prints, in a folder and a process of its own."""
-    folders = [twin.content / str(n) for n in range(len(scripts))]
+def test_the_setup_cell_in_empty_folders(twin: Twin, tmp_path: Path) -> None:
+    """With all imports of the notebooks; after a clone that was cut short; with one uploaded file
+    beside the notebook and no address: course.zip, or a wheel under its own name. Where it cannot
+    go on, it says in a plain sentence what to do next."""
+    good, wheel = setup_code(twin.address), build(tmp_path)
+    upload = f"import shutil\nshutil.copy({str(wheel)!r}, %r)\n"
+    by_name = NO_ADDRESS.replace('COURSE = ""', f'COURSE = "{wheel.name}"')
+    own = rf"(?s).*\n\d+ {twin.content}/\d/course/course_lib/__init__.py\n"
+    cases = [
+        ("\n".join([good, *sorted(IMPORTS), "import course_lib, os",
+                    "assert course_lib.__file__.startswith(os.getcwd())"]), LINE),
+        (HALF + good, LINE), (upload % "course.zip" + NO_ADDRESS + "\n" + MODELS, own),
+        (upload % wheel.name + by_name + "\n" + MODELS, own),
+        (setup_code("file:///nowhere/course.git"), r"(?s).*FileNotFoundError: "
+         r"file:///nowhere/course\.git was not found\. Upload course\.zip.*"),
+        (NO_ADDRESS, r"(?s).*FileNotFoundError: course\.zip was not found\. Upload .* again\..*"),
+        (good.replace('COURSE = ""', 'COURSE = "my-course.zip"'),
+         r"(?s).*FileNotFoundError: my-course\.zip was not found\..*"),
+        (good.replace("SAVE_TO_DRIVE = False", "SAVE_TO_DRIVE = True"),  # Drive is refused
+         r"(?s).*Colab: Python .* only\. Colab deletes them with the machine.*")]
+    folders = [twin.content / str(n) for n in range(len(cases))]
     for folder in folders:
         folder.mkdir()
-    orders = json.dumps(dict(zip(map(str, folders), scripts, strict=True)))
-    command = [str(twin.python), "-c", FORKS]
-    done = subprocess.run(command, input=orders, cwd=twin.content, env=twin.environment(**words),
+    scripts = {str(folder): script for folder, (script, _) in zip(folders, cases, strict=True)}
+    done = subprocess.run([str(twin.python), "-c", FORKS], input=json.dumps(scripts),
+                          cwd=twin.content, env=twin.environment(TWIN_DRIVE="refused"),
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return done.stdout.split("-----\n")[:-1]
-
-
-def test_the_setup_cell_and_the_imports_of_every_notebook(twin: Twin) -> None:
-    scripts = []
-    for path in NOTEBOOKS:
-        cells = [cell for cell in opened(path, twin.address).cells if cell.cell_type == "code"]
-        setup = next(cell.source for cell in cells if "setup" in cell.metadata.get("tags", []))
-        imports = [line for cell in cells for line in cell.source.splitlines()
-                   if re.match(r"(from|import) .*[^(\\]$", line)]
-        scripts.append("\n".join([setup, *imports, "import course_lib, os",
-                                  "assert course_lib.__file__.startswith(os.getcwd())"]))
-    for path, told in zip(NOTEBOOKS, in_fresh_folders(twin, scripts), strict=True):
-        line = (r"Colab: Python \S+, torch \S+, CPU, \d+ threads\. "
-                r"Results go to \S+ only\. Colab deletes .*\n")
-        assert re.fullmatch(line, told), f"{path.stem}: {told}"
-    assert all({p.name for p in folder.iterdir()} == {"course"}
-               for folder in twin.content.iterdir()), "only the clone is left behind"
-
-
-def test_what_the_setup_cell_says_when_it_cannot_go_on(twin: Twin) -> None:
-    """A plain sentence with a next step, for each."""
-    good = setup_code(twin.address)
-    cases = {
-        setup_code("file:///nowhere/course.git"):
-            r"FileNotFoundError: file:///nowhere/course\.git was not found\. Upload course\.zip",
-        setup_code("https://example.org/x"):
-            r"FileNotFoundError: course\.zip was not found\. Upload course\.zip .* again\.",
-        good.replace('COURSE = ""', 'COURSE = "my-course.zip"'):
-            r"FileNotFoundError: my-course\.zip was not found\.",
-        good.replace("SAVE_TO_DRIVE = False", "SAVE_TO_DRIVE = True"):  # Drive is refused
-            r"Colab: Python .* only\. Colab deletes them with the machine"}
-    for told, words in zip(in_fresh_folders(twin, [*cases], TWIN_DRIVE="refused"), cases.values(),
-                           strict=True):
-        assert re.search(words, told), told
-
-
-def test_the_notebook_and_one_uploaded_file_are_enough(twin: Twin, tmp_path: Path) -> None:
-    """No address and no network: course.zip beside the notebook, a wheel under its own name, and
-    a file in Drive."""
-    wheel = build(tmp_path)
-    script = setup_code("https://example.org/x") + (
-        "\nfrom course_lib import load_model, results\n"
-        "load_model('exp1/pgd-at')\nprint(len(results('exp1')), course_lib.__file__)")
-    script = script.replace("from course_lib import colab", "import course_lib\nfrom course_lib "
-                            "import colab")
-    uploads = [f"import shutil\nshutil.copy({str(wheel)!r}, {name!r})\n"
-               for name in ("course.zip", wheel.name)]
-    by_name = script.replace('COURSE = ""', f'COURSE = "{wheel.name}"')
-    for folder, told in enumerate(in_fresh_folders(twin, [uploads[0] + script,
-                                                          uploads[1] + by_name])):
-        assert re.search(rf"\d+ {twin.content}/{folder}/course/course_lib/__init__.py", told), told
-
-
-def test_a_clone_cut_short_is_made_again(twin: Twin) -> None:
-    """The machine may stop in the middle of cloning: half a course is never taken for one."""
-    half = ("import os\nos.makedirs('course.part/course_lib')\n"
-            "open('course.part/course_lib/__init__.py', 'w').close()\n")
-    (told,) = in_fresh_folders(twin, [half + setup_code(twin.address)])
-    assert told.startswith("Colab: Python")
-    assert [p.name for p in (twin.content / "0").iterdir()] == ["course"]
+    for told, (_, says) in zip(done.stdout.split("-----\n")[:-1], cases, strict=True):
+        assert re.fullmatch(says, told), told
+    for folder in folders[:2]:
+        assert {p.name for p in folder.iterdir()} == {"course"}, "only the clone is left behind"
 
 
 def test_the_first_notebook_whole_without_drive(twin: Twin) -> None:
@@ -172,11 +134,10 @@ def test_a_training_is_killed_and_goes_on_on_another_machine(twin: Twin) -> None
     assert twin.mounts == before + 2
 
 
-@pytest.mark.parametrize(("steps", "goes_on"),
-                         [({192, 288}, True), ({288}, True), ({96, 192, 288}, False),
-                          ({192}, False), (set(), False)])
-def test_a_training_that_begins_anew_is_not_taken_for_one_that_goes_on(tmp_path: Path,
-        steps: set[int], goes_on: bool) -> None:
+@pytest.mark.parametrize(("steps", "goes_on"), [
+    ({192, 288}, True), ({288}, True), ({96, 192, 288}, False), ({192}, False), (set(), False)])
+def test_a_training_that_begins_anew_is_not_taken_for_one_that_goes_on(
+        tmp_path: Path, steps: set[int], goes_on: bool) -> None:
     class Told(Twin):
         """Two runs that are only told of."""
 
@@ -188,12 +149,9 @@ def test_a_training_that_begins_anew_is_not_taken_for_one_that_goes_on(tmp_path:
             return Watch({"00/small": {96, 192} if kill else steps, "other": {3}}, killed="00/small"
                          if kill else "")
 
-    told = Told(Path("python"), tmp_path, "file:///nowhere")
-    if goes_on:
-        assert killed_and_resumed(told, START).startswith("killed after batch 192, went on")
-    else:
-        with pytest.raises(ToolError, match="did not go on"):
-            killed_and_resumed(told, START)
+    with nullcontext() if goes_on else pytest.raises(ToolError, match="did not go on"):
+        told = killed_and_resumed(Told(Path("python"), tmp_path, "file:///nowhere"), START)
+        assert told.startswith("killed after batch 192, went on")
 
 
 def test_what_the_course_asks_for_is_what_colab_has() -> None:
@@ -208,10 +166,3 @@ def test_what_the_course_asks_for_is_what_colab_has() -> None:
         version = have.get(requirement.name, "").replace("*", "0")
         assert not version or requirement.specifier.contains(version), f"{requirement}: {version}"
     assert Version(have["python"].replace(".*", "")) >= Version("3.11")
-
-
-def test_the_list_of_versions_says_of_when_it_is_and_where_it_was_read() -> None:
-    lists = sorted(HERE.glob("versions-*.txt"))
-    assert lists and all(re.fullmatch(r"versions-20\d\d-(0[1-9]|1[0-2])\.txt", p.name)
-                         for p in lists)
-    assert all("googlecolab/backend-info" in p.read_text(encoding="utf-8") for p in lists)

@@ -79,9 +79,5 @@ def test_each_number_in_prose_is_what_is_stored(stem: str) -> None:
         assert agrees(read(stem)[start:end], value), f"{read(stem)[start - 60:end]!r}: {value}"
         assert origin.get("asserted", "") in read(stem, "code"), f"no such code: {origin}"
     assert not untied(stem), "tie these numbers in prose.toml to what is stored"
-
-
-@pytest.mark.parametrize("stem", sorted(TEXTS))
-@pytest.mark.parametrize("sentence", FALSE)
-def test_a_new_number_is_found(stem: str, sentence: str) -> None:
-    assert untied(stem, sentence) != untied(stem)
+    for sentence in FALSE:
+        assert untied(stem, sentence), f"a new number would not be found: {sentence}"
