@@ -77,8 +77,10 @@ def clone(empty: Path) -> Path:
     (folder / ".venv").mkdir()
     for part in (path for path in Path(sys.prefix).iterdir() if path.name != ".ready"):
         (folder / ".venv" / part.name).symlink_to(part)
-    # newer than what says what to install: make must not install into a .venv that is borrowed
+    # newer than whatever says what to install, whenever it is written: make must never install into
+    # a .venv that is borrowed
     (folder / ".venv" / ".ready").touch()
+    os.utime(folder / ".venv" / ".ready", (2**31, 2**31))
     assert "pip" not in shell("make -n run", folder)
     return folder
 
@@ -112,49 +114,41 @@ def elsewhere(line: str, folder: Path) -> None:
 
 
 COMMANDS: dict[str, Callable[[str, Path], None]] = {
-    'make test ARGS="tests -k smooth_at"': elsewhere,
-    "python -m course_lib train mine/smooth-at --seed 0 --limit 2000 --epochs 2": elsewhere,
-    "make run": as_is,
+    **dict.fromkeys(["make run", "make help", "make notebooks",
+                     ".venv/bin/python -m tools.notebooks --addresses",
+                     ".venv/bin/python -m tools.check_notebooks"], as_is),
+    ".venv/bin/python -m tools.pin > constraints.txt.new && mv constraints.txt.new constraints.txt":
+        instead(".venv/bin/python -m tools.pin > constraints.txt.new"),
+    **dict.fromkeys([f"make {words}" for words in (
+        "notebooks ONLY=01", "student", "lint", "bench", "bench ARGS=--readme", "faults",
+        "sanitize", "bundle", "colab-twin")], target),
+    **dict.fromkeys([
+        "python -m course_lib train gpu/cifar10/preact_resnet18/pgd-at --seed 0",
+        "torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m course_lib train "
+        "gpu/cifar10/preact_resnet18/pgd-at --seed 0",
+        "python -m course_lib sweep exp1 exp4 --scheduler tcp://HEAD:8786 --out /shared/runs "
+        "--models /shared/models",
+        "python -m course_lib evaluate exp1/pgd-at --seed 0 --per-class 100 --models runs"],
+        understood),
+    **dict.fromkeys([
+        # tests/docs/test_worked_example.py, tests/test_frozen.py, and two files of tests/lab/
+        'make test ARGS="tests -k smooth_at"', "python -m tests.frozen.make",
+        "python -m course_lib train mine/smooth-at --seed 0 --limit 2000 --epochs 2",
+        "torchrun --standalone --nproc-per-node 2 --max-restarts 3 -m course_lib train "
+        "exp1/pgd-at --seed 0", "dask scheduler",
+        "dask worker tcp://HEAD:8786 --nworkers 16 --nthreads 1"], elsewhere),
     "make test": instead("make test ARGS=--version WORKERS=0"),
-    "make help": as_is,
     "make lab": instead("make lab ARGS=--version"),
     "make explore": instead("make explore ARGS=--version"),
-    "make notebooks": as_is,
-    "make notebooks ONLY=01": target,
-    "make student": target,
-    "make lint": target,
-    "make bench": target,
-    "make bench ARGS=--readme": target,
-    "make faults": target,
-    "make sanitize": target,
-    "make bundle": target,
-    "make colab-twin": target,
     ".ci/run": instead("bash -n .ci/run"),
     "pip install pre-commit": instead("grep -q pre-commit CONTRIBUTING.md"),
-    "pre-commit install": instead("python3 -c 'import sys' && test -f .pre-commit-config.yaml"),
-    ".venv/bin/python -m tools.notebooks --addresses": as_is,
-    ".venv/bin/python -m tools.check_notebooks": as_is,
-    "python -m tests.frozen.make": elsewhere,  # tests/test_frozen.py calls it
-    ".venv/bin/python -m tools.pin > constraints.txt.new "
-    "&& mv constraints.txt.new constraints.txt": as_is,
-    "python -m course_lib train gpu/cifar10/preact_resnet18/pgd-at --seed 0": understood,
-    "torchrun --standalone --nproc-per-node 8 --max-restarts 3 -m course_lib train "
-    "gpu/cifar10/preact_resnet18/pgd-at --seed 0": understood,
-    # tests/lab/test_torchrun.py does it
-    "torchrun --standalone --nproc-per-node 2 --max-restarts 3 -m course_lib train "
-    "exp1/pgd-at --seed 0": elsewhere,
-    'pip install -e ".[cluster]"': instead(f"{sys.executable} -c 'import dask, distributed'"),
-    "dask scheduler": elsewhere,  # tests/lab/test_cluster.py has both
-    "dask worker tcp://HEAD:8786 --nworkers 16 --nthreads 1": elsewhere,
-    "python -m course_lib sweep exp1 exp4 --scheduler tcp://HEAD:8786 --out /shared/runs "
-    "--models /shared/models": understood,
+    "pre-commit install": instead("test -f .pre-commit-config.yaml"),
+    'pip install -e ".[cluster]"': instead("grep -q ^cluster pyproject.toml"),
     ". .venv/bin/activate": instead(". .venv/bin/activate && python -c 'import course_lib'"),
     "python -m course_lib list": shortened(""),
     "python -m course_lib train exp1/pgd-at --seed 0": shortened("--limit 200 --epochs 1"),
     "python -m course_lib evaluate exp1/pgd-at --seed 0 --per-class 100":
         shortened("--per-class 2"),
-    # tests/test_cli.py does it
-    "python -m course_lib evaluate exp1/pgd-at --seed 0 --per-class 100 --models runs": understood,
     "python -m course_lib results --json": shortened(""),
 }
 

@@ -43,7 +43,7 @@ def call(copy: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_its_tests_those_over_all_methods_and_the_style_take_it_in(copy: Path) -> None:
+def test_its_tests_those_over_all_methods_and_the_command_take_it_in(copy: Path) -> None:
     assert "smooth_at" not in METHODS, "the example is in the project already"
     told = call(copy, "pytest", "-q", "tests/test_smooth_at.py", "tests/methods/test_methods.py",
                 "-k", "smooth_at")
@@ -51,9 +51,6 @@ def test_its_tests_those_over_all_methods_and_the_style_take_it_in(copy: Path) -
     assert passed and int(passed[1]) >= 8, told
     files = re.findall(r"(?m)^\+\+\+ b/(.*\.py)$", DIFF[0])
     call(copy, "ruff", "check", "--config", str(ROOT / "pyproject.toml"), *files)
-
-
-def test_the_command_below_it_trains_it(copy: Path) -> None:
     (line,) = re.findall(r"(?m)^python -m course_lib (train mine/smooth-at .*)$", TEXT)
     words = line.replace("--limit 2000", "--limit 200").replace("--epochs 2", "--epochs 1").split()
     method = json.loads(call(copy, "course_lib", *words, "--json"))["made_from"]["recipe"]["method"]
