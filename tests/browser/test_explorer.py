@@ -105,6 +105,7 @@ def test_models_attack_and_budget(seen: Seen) -> None:
     seen.after(lambda: seen.choose("beside", "exp3/remargin-05"), "exp3/remargin-05: average")
 
 
+@pytest.mark.parametrize("seen", ["voila"], indirect=True)  # the buttons are alike
 def test_every_view(seen: Seen) -> None:
     for name, words in {
             "All budgets": "against the budget", "Confusion matrix": "Confusion matrices",

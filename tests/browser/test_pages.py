@@ -64,8 +64,18 @@ def opened(chrome: Browser, path: Path, width: int = 760, scripts: bool = True) 
 
 
 @pytest.mark.parametrize("name", [*NOTEBOOKS, "index", "results"])
-def test_nothing_is_wider_than_its_column(chrome: Browser, folder: Path, name: str) -> None:
+def test_nothing_is_wider_than_its_column_and_solutions_are_folded(
+        chrome: Browser, folder: Path, name: str) -> None:
     with opened(chrome, folder / f"{name}.html") as shown:
+        if name in NOTEBOOKS:
+            code = shown.locator("details.solution:not([open]) pre")
+            assert code.all_text_contents() == [
+                cell.source.partition("\n")[2] + "\n" for cell in NOTEBOOKS[name].cells
+                if "solution" in cell.metadata.get("tags", [])]
+            assert not any(one.is_visible() for one in code.all())
+            assert (setup := shown.get_by_text("SAVE_TO_DRIVE = False")).is_hidden()
+            shown.get_by_text("Set up: run me first").click()
+            assert setup.is_visible()
         for is_open in (False, True):
             shown.evaluate("yes => document.querySelectorAll('details').forEach(d => d.open = yes)",
                            is_open)
@@ -74,29 +84,8 @@ def test_nothing_is_wider_than_its_column(chrome: Browser, folder: Path, name: s
                 assert shown.evaluate(FAULTS) == [], f"{name} at {width} pixels"
 
 
-@pytest.mark.parametrize("style", ["pre { white-space: pre !important }",
-                                   ".sheet img { max-width: none }", ".bar a { padding: 0 3em }",
-                                   ".wide { overflow: visible }"])
-def test_a_broken_style_is_noticed(chrome: Browser, folder: Path, style: str) -> None:
-    with opened(chrome, folder / "01_unfairness.html", 390) as shown:
-        shown.add_style_tag(content=style)
-        assert shown.evaluate(FAULTS)
-
-
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_solutions_and_plumbing_are_folded(chrome: Browser, folder: Path, name: str) -> None:
-    with opened(chrome, folder / f"{name}.html") as shown:
-        solutions = [cell.source.partition("\n")[2] + "\n" for cell in NOTEBOOKS[name].cells
-                     if "solution" in cell.metadata.get("tags", [])]
-        code = shown.locator("details.solution:not([open]) pre")
-        assert code.all_text_contents() == solutions and shown.locator("details[open]").count() == 0
-        assert not any(one.is_visible() for one in code.all())
-        assert (setup := shown.get_by_text("SAVE_TO_DRIVE = False")).is_hidden()
-        shown.get_by_text("Set up: run me first").click()
-        assert setup.is_visible()
-
-
-def test_a_column_sorts_by_keyboard_and_mouse(chrome: Browser, folder: Path) -> None:
+def test_results_are_sorted_by_keyboard_and_mouse_and_need_no_scripts(chrome: Browser,
+                                                                      folder: Path) -> None:
     with opened(chrome, folder / "results.html") as shown:
         before, heads = shown.evaluate(COLUMN, 0), shown.locator("table.sortable >> nth=0 >> th")
         for title, key, order in (("AutoA", "Enter", "ascending"), ("AutoA", "", "descending"),
@@ -111,8 +100,6 @@ def test_a_column_sorts_by_keyboard_and_mouse(chrome: Browser, folder: Path) -> 
         assert sorted(shown.evaluate(COLUMN, 0)) == sorted(before) != shown.evaluate(COLUMN, 0)
 
 
-def test_the_results_page_has_all_recipes_without_scripts(chrome: Browser, folder: Path) -> None:
     with opened(chrome, folder / "results.html", scripts=False) as shown:
         names = {*shown.locator("td:first-child").all_inner_texts()}
         assert names == {*overview()["model"]} and shown.locator("th button").count() == 0
-        assert shown.get_by_text("sorts its table").is_hidden()

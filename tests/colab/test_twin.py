@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -80,8 +81,9 @@ IMPORTS = {line for path in NOTEBOOKS for cell in nbformat.read(path, as_version
 HALF = ("import os\nos.makedirs('course.part/course_lib')\n"
         "open('course.part/course_lib/__init__.py', 'w').close()\n")
 NO_ADDRESS = setup_code("https://example.org/x")
-MODELS = ("import course_lib\nfrom course_lib import load_model, results\n"
-          "load_model('exp1/pgd-at')\nprint(len(results('exp1')), course_lib.__file__)")
+MODELS = ("import course_lib\nfrom course_lib import load, load_model, results\n"
+          "load_model('exp1/pgd-at'), load('fashion-mnist', limit=1000)\n"
+          "print(len(results('exp1')), course_lib.__file__)")
 LINE = (r"Colab: Python \S+, torch \S+, CPU, \d+ threads\. Results go to \S+ only\. "
         r"Colab deletes .*\n")
 
@@ -91,6 +93,9 @@ def test_the_setup_cell_in_empty_folders(twin: Twin, tmp_path: Path) -> None:
     beside the notebook and no address: course.zip, or a wheel under its own name. Where it cannot
     go on, it says in a plain sentence what to do next."""
     good, wheel = setup_code(twin.address), build(tmp_path)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.endswith("lenet.cpp") for name in names)
+    assert not [n for n in names if n.startswith("tests/") or "__pycache__" in n or ".so" in n]
     upload = f"import shutil\nshutil.copy({str(wheel)!r}, %r)\n"
     by_name = NO_ADDRESS.replace('COURSE = ""', f'COURSE = "{wheel.name}"')
     own = rf"(?s).*\n\d+ {twin.content}/\d/course/course_lib/__init__.py\n"

@@ -2,9 +2,6 @@
 what it must."""
 
 import re
-import subprocess
-import sys
-import zipfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +12,6 @@ from PIL import Image
 from tools import release
 from tools.common import ROOT, ToolError, sources
 from tools.readme_results import FIGURE, source_of_figure, written
-from tools.wheel import build
 
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
          *sorted((ROOT / "docs").glob("*.md"))]
@@ -61,24 +57,6 @@ def test_the_syllabus_sends_nobody_to_a_section_that_is_not_there() -> None:
     for number, words in re.findall(r"\b(0\d)(?:\]\([^)]*\))?,? sections? ([\d, toand]+)", text):
         assert {int(n) for n in re.findall(r"\d+", words)} <= have[number], f"{number}: {words}"
     assert "## Rubric" in text and text.count("students can**") == 4
-
-
-def test_the_wheel_holds_the_data_and_works_by_itself(tmp_path: Path) -> None:
-    with zipfile.ZipFile(build(tmp_path)) as wheel:
-        names = wheel.namelist()
-        wheel.extractall(tmp_path / "site")  # as pip does
-    assert any(name.endswith("lenet.cpp") for name in names)
-    assert not [n for n in names if n.startswith("tests/") or "__pycache__" in n or ".so" in n]
-    script = (
-        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); import course_lib\n"
-        "d = course_lib.load('fashion-mnist', limit=1000)\n"
-        "course_lib.load_model('exp1/pgd-at')\n"
-        "n = len(course_lib.results('exp1'))\n"
-        "print(course_lib.__file__, len(d.train), len(d.test), n > 2)")
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True,
-                          text=True, check=True)
-    place, *found = done.stdout.split()
-    assert place.startswith(str(tmp_path)) and found == ["800", "10000", "True"]
 
 
 def test_every_place_names_the_same_version(capsys: pytest.CaptureFixture[str]) -> None:
