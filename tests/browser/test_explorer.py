@@ -144,21 +144,6 @@ def test_attack_now(seen: Seen) -> None:
     seen.after(lambda: seen.choose("Attack", "PGD-20, precomputed"), "10000 test images")
 
 
-def test_table_and_saving(seen: Seen) -> None:
-    page, rows = seen.page, seen.page.locator("table tbody tr").filter(has_text="exp")
-    seen.press("Table")
-    rows.first.wait_for()
-    many = rows.count()
-    seen.fill("Only models with", "exp1")
-    page.wait_for_function("n => { const k = document.querySelectorAll('table tbody tr').length; "
-                           "return k > 0 && k < n }", arg=many)
-    seen.kept("table")
-    seen.press("Save")
-    page.get_by_text("table-8.csv").wait_for()
-    written = (seen.folder / "saved" / "table-8.csv").read_text().splitlines()
-    assert len(written) == rows.count() + 1 > 2
-
-
 def test_the_keyboard_reaches_every_control(seen: Seen) -> None:
     """Tab goes from one to the next; nothing needs a mouse."""
     page = seen.page

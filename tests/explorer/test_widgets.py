@@ -77,14 +77,6 @@ def test_every_view_opens_with_the_controls_that_it_uses(panel: Panel) -> None:
     assert "No report of exp1/natural under pgd10" in words(panel)
 
 
-def test_the_choice_of_a_score_is_kept(panel: Panel) -> None:
-    panel.show("scores")
-    panel.part.score.value = hard = "CRU_s, pgd20 at 16/255"
-    panel.part.one.value, panel.part.two.value = "exp3/remargin-05", NONE
-    assert panel.part.score.value == hard and words(panel).startswith(hard)
-    assert "exp1" not in words(panel)
-
-
 def test_from_the_matrix_to_an_image(panel: Panel) -> None:
     panel.show("confusion")
     assert "Sneaker are taken for Sandal" in words(panel), "the most frequent mistake"

@@ -2,8 +2,6 @@
 and training has a say."""
 
 import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,48 +42,6 @@ def test_an_error_at_every_call_of_a_copy(folder: Path) -> None:
             store.close()
         assert store.status == "saved locally, on Drive, verified", call
         assert newest(mirror) == 3
-
-
-def test_a_mirror_that_is_broken_for_good_is_told_once_and_costs_nothing(folder: Path) -> None:
-    store = Store(folder / "here", folder / "there")
-    assert store.mirror
-    store.mirror.disk = FailingDisk(0, ERRORS[0], stays=True)
-    with pytest.warns(UserWarning) as told:
-        for step in range(20):
-            store.save(step, make_state(step))
-            assert store.status == "saved locally"
-        store.close()
-    during, after = (str(warning.message) for warning in told)
-    assert "fails (No space left on device). Training goes on" in during
-    assert "step 19, is saved locally, but not in" in after
-    assert newest(folder / "here") == 19
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 KiB; without the right to mount one the test is skipped."""
-    (place := tmp_path / "disk").mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(place)],
-                      capture_output=True, check=False).returncode:
-        pytest.skip("mounting is not allowed here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-def test_a_disk_that_is_really_full(small_disk: Path) -> None:
-    store, last, refused = Store(small_disk / "run"), 0, 0
-    for step in range(1, 60):
-        # ever larger, until 20 did not fit; then small ones again
-        size = 100 * step if refused < 20 else 100
-        try:
-            store.save(step, make_state(step, size=size))
-            last, kept = step, size
-        except SaveError as error:
-            assert "No space left on device" in str(error)
-            refused += 1
-        step, state = store.latest() or (0, {})
-        assert step == last and same_state(state, make_state(last, size=kept))
-    assert (refused, last) == (20, 59)
 
 
 def test_training_goes_on_when_nothing_can_be_saved_any_more(folder: Path) -> None:

@@ -41,19 +41,6 @@ def test_lying_schedules(folder: Path) -> None:
                          "twice", "short read", "deleted late"}
 
 
-def test_a_verified_copy_that_vanishes_later_leaves_older_ones(folder: Path) -> None:
-    """Files were lost after Drive had shown them: that is why three are kept."""
-    for seed in range(share(100)):
-        draw = random.Random(seed)
-        store = Store(folder / f"{seed}", mirror := folder / f"{seed} mirror")
-        for step in range(draw.randrange(3, 7)):
-            store.save(step, make_state(step))
-        lost = draw.sample(range(step - 2, step + 1), 2)
-        for path in (path for n in lost for path in mirror.glob(f"ckpt-{n}-*")):
-            path.write_bytes(b"") if draw.random() < 0.5 else path.unlink()
-        assert newest(mirror) == ({step - 2, step - 1, step} - set(lost)).pop()
-
-
 def test_the_mirror_never_overwrites_and_deletes_only_after_truncating(folder: Path) -> None:
     class Witness(WatchedDisk):
         def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:

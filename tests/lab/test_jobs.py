@@ -1,7 +1,6 @@
 """The runner: nothing is done twice, and what fails is named and costs nothing else."""
 
 import os
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,8 +71,7 @@ def test_a_killed_worker_is_reported_in_plain_words() -> None:
         run({"a": [dead]}, jobs=2, backend="loky")
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "of another", "a folder", "gone"])
-def test_a_piece_is_believed_only_as_it_was_written(damage: str, tmp_path: Path) -> None:
+def test_a_piece_is_believed_only_as_it_was_written(tmp_path: Path) -> None:
     one, other = (piece("p", n, partial(torch.full, (3, 2), n, dtype=torch.float16), tmp_path)
                   for n in (1, 2))
     assert one.stored() is None and other.stored() is None
@@ -82,14 +80,9 @@ def test_a_piece_is_believed_only_as_it_was_written(damage: str, tmp_path: Path)
     (file,) = tmp_path.rglob("ckpt-*")
     assert torch.equal(other.work(), other.stored()) and not torch.equal(value, other.stored())
     (another,) = {*tmp_path.rglob("ckpt-*")} - {file}
-    raw = file.read_bytes()
+    for damaged in (file.read_bytes()[:-1], another.read_bytes()):
+        file.write_bytes(damaged)
+        with pytest.warns(UserWarning, match="is skipped"):
+            assert one.stored() is None
     file.unlink()
-    if damage == "a folder":
-        file.mkdir()
-    elif damage != "gone":
-        file.write_bytes({"flipped": raw[:-1] + bytes([raw[-1] ^ 1]), "cut": raw[:-1],
-                          "of another": another.read_bytes()}[damage])
-    with nullcontext() if damage == "gone" else pytest.warns(UserWarning, match="is skipped"):
-        assert one.stored() is None
-    if damage != "a folder":
-        assert torch.equal(one.work(), one.stored())
+    assert one.stored() is None and torch.equal(one.work(), one.stored())

@@ -13,7 +13,7 @@ from jupyter_client.channels import AsyncZMQSocketChannel
 from nbformat.v4 import new_code_cell, new_notebook
 
 from tools import build_course, execute, notebooks, pages
-from tools.addresses import addressed, badges
+from tools.addresses import addressed
 from tools.common import ROOT, ToolError, address, sources, write
 from tools.readme_results import replaced
 
@@ -160,20 +160,6 @@ def test_ids_are_kept_and_new_ones_do_not_depend_on_the_machine() -> None:
     assert len(ids) == len(first.cells) + 1
 
 
-def test_badges_and_setup_come_from_the_address() -> None:
-    text = addressed(DEMO, "01_unfairness", GITHUB)
-    assert ("https://colab.research.google.com/github/someone/some-course/blob/main/notebooks/"
-            "01_unfairness.ipynb") in text
-    assert f'COURSE or "{GITHUB}"' in text
-    assert addressed(text, "01_unfairness", GITHUB) == text
-    assert addressed(text, "01_unfairness", "https://example.org/x") == addressed(DEMO,
-        "01_unfairness", "https://example.org/x")
-    assert "course.zip" in badges("x.ipynb", "https://example.org/x")
-    untouched = [chunk for chunk in DEMO.split("# %%") if '"setup"' not in chunk
-                 and '"badges"' not in chunk]
-    assert all(chunk.strip() in text for chunk in untouched)
-
-
 def test_the_address_stands_in_one_place() -> None:
     """Whatever else shows it is written by a command: the notebooks, and the marked lines of the
     README."""
@@ -192,14 +178,6 @@ def test_only_the_marked_part_of_the_readme_is_replaced(tmp_path: Path) -> None:
         replaced(text, "badges", "x")
     with pytest.raises(ToolError, match="NN_topic"):
         sources(folder=tmp_path)
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
-    write(target, "good")
-    with pytest.raises(UnicodeEncodeError):
-        write(target, "half\ud800")
-    assert target.read_text() == "good" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
 def test_an_address_is_written_without_executing_anything(tmp_path: Path,

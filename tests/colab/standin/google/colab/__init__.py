@@ -1,5 +1,1 @@
-"""A stand-in for Colab's own package, as far as the course and its forms use it."""
-
-from google.colab import drive, files, output
-
-__all__ = ["drive", "files", "output"]
+"""A stand-in for Colab's own package, as far as the course uses it: Drive."""
