@@ -158,6 +158,9 @@ def test_autoattack_in_its_own_batches_on_the_gpu(models: Path,
     weights = entry(NAME, 1, models)["weights"]["sha256"]
     case = examination.Case(NAME, 1, weights, "pgd20", None, None, models)
     assert {p.device.type for p in case.model.parameters()} == {"meta"}
+    publish(NAME, 1, network_of(RECIPES["exp1/natural"]), {}, models)
+    with pytest.raises(CourseError, match="stored anew while it was examined"):
+        case.judge(0)
 
 
 def test_bad_words(models: Path) -> None:
