@@ -20,8 +20,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course_lib import recipes, training
+from course_lib.__main__ import leave, main
 from course_lib.checkpoints import Store
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
@@ -275,68 +277,66 @@ def test_a_restart_does_not_meet_the_dead() -> None:
 
 
 # 640 images, 5 batches an epoch, noise in each
-WORDS = ("tune/trades-1-12", "--limit", "800", "--epochs", "3")
+WORDS = ("train", "tune/trades-1-12", "--limit", "800", "--epochs", "3", "--out")
 # the second process is killed after its seventh batch; after the restart the first after its third
 KILLS = {("1", "0"): 7, ("0", "1"): 3}
 
 
-def call(out: Path, *command: str, **more: str) -> tuple[str, str]:
-    """What a command shows that ends well and says once that it is finished; and the last
-    checkpoint to the bit, without the seconds that it took."""
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **LOCAL, **more}, text=True,
-                          capture_output=True, timeout=400, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0 and done.stdout.count("finished") == 1, done.stderr
+def undisturbed(rank: int, out: str) -> int:
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        return main([*WORDS, out])
+
+
+def end_of(out: Path) -> str:
+    """The last checkpoint to the bit, without the seconds that it took."""
     (place,) = out.rglob("store.json")
     step, state = Store(place.parent).latest() or (0, {})
-    end = json.dumps([step, {**state, "seconds": 0}], default=Tensor.tolist)
-    return done.stdout + done.stderr, end
+    return json.dumps([step, {**state, "seconds": 0}], default=Tensor.tolist)
 
 
-def killed(out: str, *words: str) -> int:
+def killed(*words: str) -> int:
     """The course's command line, in a process that is killed where KILLS says, each once."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    from course_lib.__main__ import main
-
     steps, me = iter(range(1, 1000)), (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"])
 
     def kill(*_: Any) -> None:
         if next(steps) == KILLS.get(me):
-            Path(f"{out}.kill-{me[1]}").touch()
+            Path(f"{words[-1]}.kill-{me[1]}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
     register_optimizer_step_post_hook(kill)
-    return main(["train", *words, "--out", out])
+    return main(words)
 
 
-def test_killed_processes_are_started_again_and_end_with_the_same_weights(tmp_path: Path) -> None:
-    """TRADES. The undisturbed run is started by the batch script of docs/scaling.md, as Slurm would
-    start it on one machine with two processors."""
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--local-addr", "127.0.0.1")
+def test_killed_processes_are_started_again_and_end_with_the_same_weights(
+        pair: Pair, tmp_path: Path) -> None:
+    """TRADES, started by the batch script of docs/scaling.md, as Slurm would start it on one
+    machine with two processors. `torchrun` runs this file in place of the course."""
+    assert pair(undisturbed, str(tmp_path / "whole")) == [0, 0]
     (script,) = re.findall(r"```text\n(#!/bin/bash\n.*?)```",
                            (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8"), re.S)
     (tmp_path / "train.sbatch").write_text(script)
-    for name, does in {"srun": 'exec "$@"', "scontrol": "echo 127.0.0.1",
-                       "torchrun": f'exec {" ".join(torchrun)} "$@"'}.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
+    torchrun = (f"{sys.executable} -m torch.distributed.run --local-addr 127.0.0.1 "
+                '"${@/#course_lib/tests.lab.test_torchrun}"')
+    for name, does in {"srun": '"$@"', "scontrol": "echo 127.0.0.1", "torchrun": torchrun}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\nexec {does}\n")
         (tmp_path / name).chmod(0o755)
-    _, wanted = call(
-        tmp_path / "whole", "bash", str(tmp_path / "train.sbatch"), *WORDS, "--out",
-        str(tmp_path / "whole"), PATH=f"{tmp_path}:{os.environ['PATH']}", SLURM_NNODES="1",
-        SLURM_JOB_NODELIST="here", SLURM_JOB_ID=str(os.getpid()), SLURM_GPUS_ON_NODE="2",
-        SLURM_CPUS_PER_TASK="2")
-    again, end = call(
-        tmp_path / "killed", *torchrun, "--standalone", "--nproc-per-node", "2", "--max-restarts",
-        "2", "-m", "tests.lab.test_torchrun", str(tmp_path / "killed"), *WORDS)
-    assert len([*tmp_path.glob("killed.kill-*")]) == len(KILLS), again
+    slurm = {"NNODES": "1", "JOB_NODELIST": "here", "JOB_ID": str(os.getpid()),
+             "GPUS_ON_NODE": "2", "CPUS_PER_TASK": "2"}
+    done = subprocess.run(
+        ["bash", tmp_path / "train.sbatch", *WORDS[1:], tmp_path / "killed"], cwd=ROOT, text=True,
+        env={**os.environ, **LOCAL, "PATH": f"{tmp_path}:{os.environ['PATH']}",
+             **{f"SLURM_{name}": value for name, value in slurm.items()}},
+        capture_output=True, timeout=400, stdin=subprocess.DEVNULL)
+    shown = done.stdout + done.stderr
+    assert done.returncode == 0 and done.stdout.count("finished") == 1, shown
+    assert len([*tmp_path.glob("killed.kill-*")]) == len(KILLS), shown
     # The first process saves when it loses the second one (in batch 7, or 8 once that is done);
     # killed itself, it has lost what came after
-    resumed = re.findall(r"resuming at epoch (\d), batch (\d) of 5", again)
-    assert resumed in ([("2", "1")] * 2, [("2", "2")] * 2), again
-    assert end == wanted and wanted.startswith("[15, ")
+    resumed = re.findall(r"resuming at epoch (\d), batch (\d) of 5", shown)
+    assert resumed in ([("2", "1")] * 2, [("2", "2")] * 2), shown
+    assert end_of(tmp_path / "killed") == end_of(tmp_path / "whole")
+    assert end_of(tmp_path / "whole").startswith("[15, ")
 
 
 if __name__ == "__main__":
-    from course_lib.__main__ import leave
-
     leave(killed(*sys.argv[1:]))
