@@ -36,6 +36,7 @@ from nbformat import NotebookNode
 from course_lib.colab import FOLDER
 from tools.addresses import setup_code
 from tools.common import BUILD, ROOT, ToolError, sources
+from tools.execute import Manager
 
 HERE = ROOT / "tests" / "colab"
 PYTHONS = ("3.13", "3.12")  # what Colab has, and had before
@@ -185,6 +186,7 @@ class Twin:
                 seen.figure, seen.work = time.perf_counter() - began, processor_seconds(client)
 
         client = NotebookClient(notebook, kernel_name="twin", timeout=SECONDS,
+                                kernel_manager_class=Manager,
                                 resources={"metadata": {"path": str(self.content)}},
                                 on_cell_executed=figure)  # keeps widgets, which interact needs
         client.create_kernel_manager().kernel_spec_manager = KernelSpecManager(

@@ -3,6 +3,7 @@ inputs changes."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import html
@@ -144,7 +145,7 @@ def execute(notebook: NotebookNode, label: str, folder: Path, times: dict[str, f
         on_cell_executed=count,
     )
     with bar:
-        client.execute(env=surroundings())
+        asyncio.run(client.async_execute(env=surroundings()))  # which closes its event loop
     return took
 
 
