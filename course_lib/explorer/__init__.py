@@ -15,7 +15,7 @@ def explore(models: Any = None, *, folder: str | Path | None = None,
 
     `models` is a name or names from list_models(), or a network of your own (or several by name,
     {"mine": model}), which is attacked at once beside a stored one. `folder` is one of your own,
-    with finished or checkpointed runs. Tables and figures are saved to `out`.
+    with finished models. Tables and figures are saved to `out`.
     """
     from course_lib.explorer.widgets import Panel
 

@@ -1,14 +1,9 @@
-"""Where the explorer's models come from: the package's, and a reader's own, in hand, finished or
-half trained.
-
-A folder of one's own is what `run`, `sweep`, `train` and `session.store` write: stores of
-checkpoints anywhere below it, and manifests with weights and records. Nothing in it is changed.
-"""
+"""Where the explorer's models come from: the package's, and a reader's own, in hand or in a folder
+that `sweep`, `train` or `save_model` wrote. Nothing in that is changed."""
 
 import contextlib
 import functools
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,20 +14,17 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course_lib.checkpoints.store import RECORD, Store
 from course_lib.data import EMBEDDED, Split, load
 from course_lib.datasets.sources import contents
 from course_lib.errors import CourseError
 from course_lib.explorer.curves import Curve, load_curve
 from course_lib.fairness import Report
-from course_lib.files import parse_json, read_bytes
 from course_lib.inference import check_fit
-from course_lib.models import MODELS, build
 from course_lib.tables import WIDE, wide
 from course_lib.zoo import StoredModel, load_model, load_record, manifest, models_dir
 
 COLUMNS: tuple[str, ...] = ("model", "data", "method", *WIDE)
-ADVICE = "Give the folder that trainings wrote to, such as results or runs."
+ADVICE = "Give the folder that trainings wrote to, such as runs, or explore({'mine': model})."
 
 
 @dataclass(eq=False)
@@ -62,46 +54,6 @@ class Source:
         return load_curve(self.name, images_of(self.classes), seed=self.seed, root=self.root)
 
 
-@dataclass(eq=False)
-class Checkpoint(Source):
-    """The newest checkpoint of a store. Damage is reported when it is chosen."""
-
-    folder: Path = Path()
-
-    @cached_property
-    def state(self) -> dict[str, Any]:
-        """The training's state, and its identity."""
-        path = self.folder / RECORD
-        identity = parse_json(read_bytes(path), path)["identity"]
-        with warnings.catch_warnings():  # of damaged files
-            warnings.simplefilter("ignore")
-            if newest := Store(self.folder).latest():
-                return {**newest[1], "identity": identity}
-        raise CourseError(f"{self.folder} holds no checkpoint that verifies. Train it again.")
-
-    @cached_property
-    def record(self) -> dict[str, Any]:
-        """The part of a finished training's record that a checkpoint has."""
-        done = f"checkpoint after {self.state.get('epoch')} epochs"
-        return {**_made(self.state["identity"]["classes"].split(", "), done),
-                "history": self.state.get("history", [])}
-
-    @cached_property
-    def model(self) -> nn.Module:
-        """The network of the kind that the store names, if every shape fits."""
-        kind = self.state["identity"]["model"].partition("{")[0]
-        for name in (n for n, make in MODELS.items() if getattr(make, "__name__", n) == kind):
-            model = build(name, classes=len(self.classes))
-            with contextlib.suppress(RuntimeError):  # names or shapes differ
-                model.load_state_dict(self.state["model"])
-                return model.eval()
-        raise CourseError(f"This checkpoint is of {kind}, which fits none of: {', '.join(MODELS)}.")
-
-
-def _made(classes: Any, method: str) -> dict[str, Any]:
-    return {"made_from": {"classes": classes, "recipe": {"method": {"name": method}}}}
-
-
 def in_hand(label: str, model: nn.Module | str) -> Source:
     """A network of the reader's (or what load_model takes), and the classes that it tells apart:
     those of the first embedded images that fit it."""
@@ -111,7 +63,8 @@ def in_hand(label: str, model: nn.Module | str) -> Source:
         where = next(network.parameters(), torch.empty(0)).device
         with contextlib.suppress(CourseError):
             check_fit(network, test.images(slice(0, 1)).to(where), len(test.classes))
-            source.record = _made(test.classes, "your own")
+            source.record = {"made_from": {"classes": test.classes,
+                                           "recipe": {"method": {"name": "your own"}}}}
             return source
     raise CourseError(f"{label} is {type(network).__name__}, which takes none of the embedded "
                       "images. Give a torch.nn.Module for Fashion-MNIST or CIFAR-10.")
@@ -128,20 +81,17 @@ def stored(root: Path | None = None, prefix: str = "") -> dict[str, Source]:
 
 
 def from_folder(folder: str | Path) -> dict[str, Source]:
-    """The models below a reader's own folder, and stores of checkpoints."""
+    """The finished models below a reader's own folder."""
     base = Path(folder).expanduser()
     if not str(folder) or not os.path.isdir(base):
         raise CourseError(f"There is no folder {str(folder)!r}. {ADVICE}")
     sources: dict[str, Source] = {}
-    for path in (*sorted(base.rglob("manifest.json")), *sorted(base.rglob(RECORD))):
-        place = path.parent
-        prefix = f"{base.name if place == base else place.relative_to(base)}: "
-        if path.name == RECORD:
-            sources[f"{prefix}checkpoint"] = Checkpoint(f"{prefix}checkpoint", folder=place)
-        elif place.resolve() != models_dir().resolve() and place.name != "curves":
-            sources |= stored(place, prefix)
+    for place in (path.parent for path in sorted(base.rglob("manifest.json"))):
+        if place.resolve() != models_dir().resolve() and place.name != "curves":
+            name = base.name if place == base else place.relative_to(base)
+            sources |= stored(place, f"{name}: ")
     if not sources:
-        raise CourseError(f"{base} holds no model and no checkpoint. {ADVICE}")
+        raise CourseError(f"{base} holds no finished model. {ADVICE}")
     return sources
 
 

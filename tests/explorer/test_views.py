@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib import CourseError, Optim, build, evaluate, fit, load, plots
+from course_lib import CourseError, build, evaluate, load, plots
 from course_lib.attacks import ATTACKS
-from course_lib.checkpoints import Store
 from course_lib.experiments import RECIPES
 from course_lib.explorer import curves
 from course_lib.explorer.curves import compute_curve, current, load_curve, publish_curve
 from course_lib.explorer.sources import Source, as_html, from_folder, images_of, stored, table
 from course_lib.explorer.views import VIEWS, Choice, Drawing, Explorer
 from course_lib.lab.publish import publish
-from course_lib.methods import METHODS
-from course_lib.models import MODELS
 from course_lib.scores import cru_s
 from course_lib.zoo import load_report, load_reports, manifest, models_dir
 from tests.helpers import Linear, split
@@ -203,50 +200,28 @@ def test_stored_scores_are_split_into_their_parts(tmp_path: Path, explorer: Expl
             x.look(view, "mine/people", other, score=score)
 
 
-def trained(folder: Path) -> None:
-    fit(build("lenet5"), METHODS["natural"](), load("fashion-mnist", limit=100), epochs=1, seed=0,
-        optim=Optim(batch=40), progress=False, store=Store(folder))
-
-
-def test_checkpoints_and_finished_runs_of_ones_own(tmp_path: Path) -> None:
-    trained(tmp_path / "runs" / "mine")
-    record = {"made_from": {"classes": list(FASHION.classes), "model": "lenet5"}, "reports": []}
-    publish("mine/one", 1, build("lenet5"), record, tmp_path / "models")
-    x, label = Explorer(["exp1/natural"]), "runs/mine: checkpoint"
-    x.models |= (new := from_folder(tmp_path))
-    assert list(new) == ["models: mine/one · seed 1", label]
-    weights = Store(tmp_path / "runs" / "mine").latest()[1]["model"]  # type: ignore[index]
-    assert all(torch.equal(v, weights[k]) for k, v in x.source(label).model.state_dict().items())
-    assert "1 epochs" in x.draw(Choice("history", (label,))).alt
-    with pytest.raises(CourseError, match="single training"):
-        x.draw(Choice("errors", (label,), seeds=True))
-    choice = Choice("errors", (label, "exp1/natural"), "pgd10", per_class=2)
-    x.attack(choice)
-    assert "20 test images" in x.draw(choice).alt
-    rows = table(x.models).set_index("model")
-    assert rows.loc[label, "method"] == "checkpoint after 1 epochs" and {*rows.index} == {*x.models}
-    x.models |= from_folder(tmp_path)
-    with pytest.raises(CourseError, match="Attack now"):
-        x.draw(choice)  # the folder was read again: a newer checkpoint has no results yet
-
-
-def test_a_folder_that_is_not_one_and_files_that_are_damaged(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_models_of_ones_own_and_what_is_none(tmp_path: Path) -> None:
     for odd in ("", str(tmp_path / "nowhere"), "\0", "x" * 5000):
         with pytest.raises(CourseError, match="There is no folder"):
             from_folder(odd)
-    with pytest.raises(CourseError, match="no model and no checkpoint"):
+    with pytest.raises(CourseError, match="no finished model"):
         from_folder(tmp_path)
-    trained(tmp_path / "a")
-    monkeypatch.setattr("course_lib.explorer.sources.MODELS", {"other": MODELS["small_cnn"]})
-    with pytest.raises(CourseError, match=r"is of LeNet5, which fits none of: other"):
-        _ = from_folder(tmp_path).popitem()[1].model
-    for path in (tmp_path / "a").glob("ckpt-*"):
-        path.write_bytes(path.read_bytes()[:50])
+    record = {"made_from": {"classes": list(FASHION.classes), "model": "lenet5"}, "reports": []}
+    publish("mine/one", 1, build("lenet5"), record, tmp_path / "models")
+    x, label = Explorer(["exp1/natural"]), "models: mine/one · seed 1"
+    x.models |= from_folder(tmp_path)
+    choice = Choice("errors", (label, "exp1/natural"), "pgd10", per_class=2)
+    x.attack(choice)
+    assert "20 test images" in x.draw(choice).alt
+    assert {*table(x.models)["model"]} == {*x.models}
+    x.models |= from_folder(tmp_path)
+    with pytest.raises(CourseError, match="Attack now"):
+        x.draw(choice)  # the folder was read again: a newer model has no results yet
+    (tmp_path / "models" / "mine" / "one" / "seed1.json").write_text("{")
     (source,) = from_folder(tmp_path).values()
-    with pytest.raises(CourseError, match="no checkpoint that verifies"):
-        _ = source.model
     assert "cannot be read" in table({"a": source}).iloc[0]["method"]
+    with pytest.raises(CourseError, match="mine is a single training"):
+        Explorer(build("lenet5")).look("errors", "mine", seeds=True)
 
 
 def test_the_table_sorts_filters_and_goes_to_html(explorer: Explorer) -> None:
