@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from course_lib.lessons.bat import MODELS
 from tools.common import BUILD, ROOT, ToolError
 
 FILES = ("pyproject.toml", "requirements.txt", "README.md", "LICENSE", "LICENSE-notebooks")
@@ -20,14 +21,16 @@ LARGEST = 40e6  # bytes
 
 
 def left_out(folder: Any, names: list[str]) -> list[str]:
-    """What the wheel leaves out: the weights of further seeds, and what writers leave behind."""
-    return [name for name in names if name.startswith(".")
-            or (name.endswith(".safetensors") and name != "seed0.safetensors")]
+    """What the wheel leaves out: the weights of further seeds, except those that notebook 04
+    attacks, and what writers leave behind."""
+    return [name for name in names if name.startswith(".") or (
+        name.endswith(".safetensors") and name != "seed0.safetensors"
+        and "/".join(Path(folder).parts[-2:]) not in MODELS.values())]
 
 
 def build(out: Path) -> Path:
     """The new wheel in `out`, made by this Python's own setuptools: no network. It holds records,
-    curves and the weights of seed 0."""
+    curves, the weights of seed 0, and those that notebook 04 attacks."""
     with tempfile.TemporaryDirectory() as folder:
         for name in FILES:
             shutil.copy(ROOT / name, folder)
