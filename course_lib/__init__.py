@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # the table below once more, for editors and type checkers
     from course_lib.lab.publish import save_model
     from course_lib.methods import METHODS, Method
     from course_lib.models import MODELS, build
-    from course_lib.tables import compare, list_models, results
+    from course_lib.tables import compare, list_models, results, score_results
     from course_lib.tables.benchmark import benchmark
     from course_lib.training import Optim, fit
     from course_lib.zoo import load_model, load_report
@@ -44,8 +44,9 @@ FACE = {name: f"{room}:{name}" for room, names in {  # public name: where it com
     "data": "LOADERS Dataset Split halves load", "errors": "CourseError",
     "evaluation": "evaluate", "experiments": "RECIPES", "explorer": "explore",
     "fairness": "Report", "lab.publish": "save_model",
-    "methods": "METHODS Method", "models": "MODELS build", "tables": "compare list_models results",
-    "tables.benchmark": "benchmark", "training": "Optim fit", "zoo": "load_model load_report",
+    "methods": "METHODS Method", "models": "MODELS build",
+    "tables": "compare list_models results score_results", "tables.benchmark": "benchmark",
+    "training": "Optim fit", "zoo": "load_model load_report",
 }.items() for name in names.split()} | {"lesson": "lessons.lesson", "plots": "plots"}
 __all__ = list(FACE)
 
@@ -55,7 +56,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"course_lib has no {name!r}. It has: {', '.join(FACE)}.")
     room, _, attribute = FACE[name].partition(":")
     module = importlib.import_module(f"course_lib.{room}")
-    return getattr(module, attribute) if attribute else module
+    thing = getattr(module, attribute) if attribute else module
+    return thing if isinstance(thing, dict) else importlib.import_module(
+        "course_lib.judge.kinds").door(thing)
 
 
 def __dir__() -> list[str]:

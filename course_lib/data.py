@@ -46,8 +46,6 @@ def load(name: str, *, root: str | os.PathLike[str] | None = None, limit: int | 
     >>> len(data.train), len(data.val), len(data.test)
     (800, 200, 10000)
     """
-    if not isinstance(root, str | os.PathLike | None):
-        raise CourseError(f"root is {root!r:.100}; it must be the path of a folder.")
     data: Dataset = resolve(pick(LOADERS, name, "data set"))(
         root, None if limit is None else integer(limit, "limit", 1), integer(seed, "seed", 0))
     return data

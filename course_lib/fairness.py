@@ -125,7 +125,7 @@ class Report:
             return cls(errors["nat"], errors["rob"], tuple(map(str, row["classes"])),
                        str(row["attack"]), float(row["eps"]), errors.get("flips"),
                        tuple(map(str, row.get("warnings", ()))))
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as e:
             raise CourseError(f"Not a report ({type(e).__name__}: {e}). One needs attack, eps, "
                               "classes, counts, nat and rob.") from None
 

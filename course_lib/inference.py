@@ -44,6 +44,8 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
     """The model in eval mode with fixed parameters; afterwards every mode and flag is as before."""
     from course_lib.machine import changed
 
+    if not isinstance(model, nn.Module):
+        raise CourseError(f"The model is {model!r:.100}; give a network, such as load_model(name).")
     with changed([*((m, "training", False) for m in model.modules()),
                   *((p, "requires_grad", False) for p in model.parameters())]):
         yield model

@@ -50,6 +50,9 @@ class Recipe:
     weights: bool = True  # are the weights stored? Grids and ablations store records only
     copies: Any = None  # static attacked copies, which join the training set (scores.py there)
 
+    def __post_init__(self) -> None:
+        resolve("course_lib.judge.kinds:check_kinds")(vars(self), Recipe)
+
     @property
     def needs(self) -> set[str]:
         """The recipes that must be trained before."""
@@ -67,10 +70,10 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
         progress: bool = True) -> tuple[Run, dict[str, Any]]:
     """Train a recipe with checkpoints under `out`, evaluate it, and return it with its record.
 
-    The same call resumes a training that was stopped; `fresh` begins beside it. `limit` (training
-    images) and `epochs` shorten it, `mirror` is a second folder for checkpoints, `root` has the
-    data, `models` the stored models.
+    Resumes what was stopped; `fresh` begins beside it. `limit` (images) and `epochs` shorten it,
+    `mirror` is a second folder for checkpoints, `root` has the data, `models` the stored models.
     """
+    resolve("course_lib.judge.kinds:check_kinds")(locals(), run)
     from course_lib.checkpoints import Store
     from course_lib.files import check_writable
     from course_lib.machine import device

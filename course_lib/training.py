@@ -36,6 +36,7 @@ class Averaging:
     accept: float = 0.0
 
     def __post_init__(self) -> None:
+        resolve("course_lib.judge.kinds:check_kinds")(vars(self), Averaging)
         integer(self.first, "first", 0)
         if not (0 <= self.decay < 1 and 0 <= self.accept <= 1):
             raise CourseError(f"decay is {self.decay} (0 to below 1) and accept {self.accept}, the "
@@ -65,6 +66,7 @@ class Optim:
     averaging: Averaging | None = None
 
     def __post_init__(self) -> None:
+        resolve("course_lib.judge.kinds:check_kinds")(vars(self), Optim)
         pick(OPTIMISERS, self.name, "optimiser")
         pick(AUGMENTATIONS, self.augment, "augmentation")
         integer(self.batch, "batch size", 1)

@@ -49,7 +49,7 @@ def model_files(root: Root = None) -> StoredFiles:
 def manifest(root: Root = None) -> Entries:
     """recipe -> seed (as text) -> {"weights": {file, sha256}, "record": {file, sha256}}"""
     path = Path(root or models_dir()) / "manifest.json"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise CourseError(f"{path} is not there. Clone the whole repository, set COURSE_MODELS to "
                           "a folder of models, or run `make models`.")
     entries = model_files(root).entries()

@@ -25,16 +25,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from course_lib.checkpoints.disk import RECORD, Damaged, Folder, Mirror
 from course_lib.checkpoints.packing import SaveError, pack, unpack
 from course_lib.errors import CourseError
 from course_lib.files import check_writable, reason, take_lock
-
-if TYPE_CHECKING:
-    from filelock import FileLock
-
 
 Checkpoint = tuple[int, dict[str, Any], dict[str, Any]]  # step, about, state
 
@@ -56,7 +52,7 @@ class Store:
         self.folder = Folder(self.dir)
         self.mirror = None if mirror is None else Mirror(Path(mirror))
         self.folders = [self.folder, self.mirror] if self.mirror else [self.folder]
-        self._lock: FileLock | None = None
+        self._lock: Any = None  # a filelock.FileLock
         self._about: dict[str, Any] = {}  # the identity and environment of the run, from `open`
         self._newest: Checkpoint | None = None  # which `open` has read
         self._last: tuple[str, bytes] | None = None  # the last save, until it is in each folder

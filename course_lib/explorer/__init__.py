@@ -1,16 +1,11 @@
 """Every stored model under your own sliders: `explore()`."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from course_lib.explorer.widgets import Panel
+from typing import Any
 
 
 def explore(models: Any = None, *, folder: str | Path | None = None,
-            out: str | Path = "explorer") -> Panel:
+            out: str | Path = "explorer") -> Any:
     """The explorer as a widget: make it the last line of a cell.
 
     `models` is a name or names from list_models(), or a network of your own (or several by name,

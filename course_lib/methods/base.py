@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from course_lib.errors import CourseError, pick
+from course_lib.errors import CourseError, pick, resolve
 from course_lib.fairness import Report
 
 State = dict[str, Tensor]
@@ -49,6 +49,7 @@ class Method:
             METHODS[name] = cls
 
     def __post_init__(self) -> None:
+        resolve("course_lib.judge.kinds:check_kinds")(vars(self), type(self))
         for word, most in self.limits:
             given = getattr(self, word)
             for value in given if isinstance(given, tuple) else (given,):

@@ -7,21 +7,20 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from course_lib import LOADERS, MODELS, RECIPES, Split, build, load
+from course_lib import MODELS, RECIPES, Split, build, evaluate, load
 from course_lib.__main__ import main
 from course_lib.data import halves
-from course_lib.errors import CourseError, instead, integer, pick
+from course_lib.errors import CourseError, pick
 from course_lib.zoo import matching
 from tests.helpers import THREE, images, labels, split, tiny_dataset
 
@@ -165,6 +164,12 @@ def test_c_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         build("mine", classes=1)
 
 
+def test_c_a_loader_is_evaluated_and_a_class_left_out_by_name() -> None:
+    test = load("fashion-mnist").without("Shirt").test.per_class(2)
+    model, loader = build("lenet5", classes=9), DataLoader(TensorDataset(test.x, test.y), 5)
+    assert evaluate(model, loader, progress=False).nat == evaluate(model, test, progress=False).nat
+
+
 # ------------------------------------------------------------------------------------------- names
 
 
@@ -222,44 +227,3 @@ def test_b3_b4_offline_advice_is_right_and_in_the_shells_words(
     out, err = capsys.readouterr()
     assert "root=" not in err and "limit=" not in err
     assert re.search(say, err) and ("errors on 10" in out) == (not code)
-
-
-# ------------------------------------------------------------------------------------ odd requests
-
-NAMES = dict.fromkeys([*RECIPES][:20], 0)
-ODD = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.binary(),
-    st.just(object()), st.just(int), st.builds(dict), st.sampled_from([*LOADERS, *NAMES]),
-    st.lists(st.integers(-1, 9), max_size=4), st.complex_numbers(), st.sets(st.integers(0, 3)),
-    st.builds(lambda shape, kind, top: (np.random.default_rng(0).random(shape) * top).astype(kind),
-              st.lists(st.integers(0, 4), max_size=5), st.sampled_from("?bBHiqQefdFU"),
-              st.sampled_from([1, 255, 300])),
-    st.builds(lambda shape, kind: torch.ones(shape).to(kind),
-              st.lists(st.integers(0, 4), max_size=5),
-              st.sampled_from([torch.uint8, torch.bool, torch.int32, torch.int64, torch.half,
-                               torch.bfloat16, torch.float32, torch.float64, torch.complex64])))
-MANY = st.one_of(ODD, st.tuples(ODD, ODD), st.lists(st.tuples(ODD, ODD), max_size=3))
-
-
-@settings(max_examples=150)
-@given(MANY, ODD, ODD, ODD)
-def test_c_a_result_or_a_sentence(a: Any, b: Any, c: Any, d: Any) -> None:
-    calls: dict[str, Callable[[], Any]] = {
-        "of": lambda: Split.of(a, b), "named": lambda: Split.of(a, b, classes=c),
-        "split": lambda: Split(a, b, ("0", "1")), "pick": lambda: pick(NAMES, a, "recipe"),
-        "matching": lambda: matching(NAMES, a), "instead": lambda: instead(NAMES, a),
-        "load": lambda: load(a), "load with": lambda: load("adult", root=b, limit=c, seed=d),
-        "without": lambda: tiny_dataset().without(a), "masked": lambda: split().masked(b),
-        "per_class": lambda: split().per_class(b), "integer": lambda: integer(a, "n", 0),
-        "build": lambda: build("lenet5", classes=min(c, 99) if type(c) is int else c, seed=d),
-        "build a name": lambda: build(b, channels=c)}
-    for call in calls.values():
-        try:
-            with mock.patch.dict(LOADERS, {n: lambda *_: tiny_dataset() for n in LOADERS}):
-                found = call()
-        except CourseError as e:
-            assert str(e)
-            continue
-        if isinstance(found, Split):
-            x = found.images()
-            assert len(found.y) == len(x) and (not x.numel() or 0 <= x.min() <= x.max() <= 1)
