@@ -345,8 +345,7 @@ HOME = SimpleNamespace(
     split=SPLIT, report=REPORT, tiny=tiny_dataset(), attack=PGD(steps=1), method=SimpleNamespace(
         **METHODS), pick=pick, matching=matching, instead=instead, integer=integer, run=run,
     Recipe=Recipe, Averaging=Averaging, **{n: getattr(course_lib, n) for n in course_lib.__all__},
-    path=lambda model, x, y, eps, generator: [*PGD(steps=1).path(
-        model, x, y, eps=eps, generator=generator)],
+    path=lambda model, x, y: [*PGD(steps=1).path(model, x, y)],
     open=lambda identity, environment: HOME.Store(tempfile.mkdtemp(dir=".")).open(
         identity, environment),
     save=lambda step, state: HOME.Store("runs/b").save(step, state),
@@ -372,7 +371,7 @@ DOORS: dict[str, Any] = {  # what each one takes
     "split.take": [[0, 1]], "split.images": [[0]], "split.joined": [SPLIT], "split.masked": [1],
     "split.per_class": [2], "tiny.without": [["cat"]], "attack.at": [0.1], "AutoAttack.at": [
         HOME.AutoAttack(), 0.1], "attack.walk": [NETWORK, SPLIT.x, SPLIT.y],
-    "path": [NETWORK, SPLIT.x, SPLIT.y, 0.1, None], "report.plot": [AX],
+    "path": [NETWORK, SPLIT.x, SPLIT.y], "report.plot": [AX],
     "Report.from_json": [REPORT.to_json()], "lesson.check": ["00.crossing", [1, 2]],
     "lesson.hint": ["00.crossing"], "pick": [{"a": 1}, "a", "recipe"], "integer": [1, "n", 0],
     "matching": [["a/b"], "a"], "instead": [["a/b"], "a"], "plots.axes": [AX], "plots.panels": [2],
