@@ -82,7 +82,7 @@ def check_images(x: Tensor, y: Tensor | None = None, *, stored: bool = False) ->
     """x, detached; a CourseError unless x holds images in [0, 1] and y one label per image. Images
     that are `stored` may be bytes, too."""
     kinds = (torch.uint8, torch.float32, torch.float64)
-    fits = isinstance(x, Tensor) and x.ndim > 1 and (
+    fits = isinstance(x, Tensor) and not x.is_meta and x.ndim > 1 and (
         x.dtype in kinds if stored else x.is_floating_point())
     if fits and x.is_floating_point() and unseen(x):
         fits = bool(x.min() >= 0 and x.max() <= 1)  # which NaN fails
@@ -102,6 +102,6 @@ def check_images(x: Tensor, y: Tensor | None = None, *, stored: bool = False) ->
 def _described(given: Any) -> str:
     if not isinstance(given, Tensor):
         return type(given).__name__
-    span = "" if given.is_complex() or not given.numel() else (
+    span = "" if given.is_complex() or given.is_meta or not given.numel() else (
         f", from {given.min():g} to {given.max():g}")
     return f"{given.dtype} tensor of shape {tuple(given.shape)}{span} on {given.device}"

@@ -52,8 +52,10 @@ def check_kinds(given: Mapping[str, Any], thing: Any) -> None:
 def fits(value: Any, kind: Any) -> bool:
     """Is a value of the kind that an annotation names, and each value in a tuple?"""
     origin, inside = get_origin(kind) or kind, get_args(kind)
-    if origin in (Union, UnionType):  # a tensor on the meta device holds no values
-        return any(fits(value, k) for k in inside) and not getattr(value, "is_meta", False)
+    if origin in (Union, UnionType):
+        return any(fits(value, k) for k in inside)
+    if getattr(value, "is_meta", False):  # a tensor without values
+        return origin is Any
     if origin in (int, float):  # NumPy's, too
         return isinstance(value, Integral if origin is int else Real) and type(value) is not bool
     if origin is tuple and inside and isinstance(value, tuple):
