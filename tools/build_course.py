@@ -3,21 +3,25 @@ tools.build_course"""
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
+from course_lib import __main__ as shell
 from course_lib.tables import LEGEND, overview, results
 from course_lib.zoo import budget
+from tools import pages
 from tools.common import BUILD, ToolError, sources, write
-from tools.common import results as printed
 from tools.execute import AT_ONCE, executed
-from tools.pages import Summary, index, page, results_page, summary
+from tools.pages import TEMPLATES, Summary, index, page, results_page, summary
 from tools.readme_results import results_table
 
 COURSE = BUILD / "course"
@@ -50,10 +54,18 @@ def build(chosen: list[Path], out: Path) -> list[Summary]:
 
 
 def write_pages(done: list[tuple[Summary, NotebookNode | None]], out: Path) -> list[Summary]:
+    """The pages; one whose notebook, neighbours and layout are as before stays. Its last line says
+    what it was made from."""
     everything = [this for this, _ in done]
+    layout = [path.read_text() for path in (Path(pages.__file__), *sorted(TEMPLATES.iterdir()))]
     for this, notebook in done:
         if notebook:
-            write(out / this.page, page(notebook, this, everything))
+            near = [(s.stem, s.title) for s in everything], replace(this, seconds=0, fresh=False)
+            made_from = repr([layout, near, nbformat.writes(notebook)]).encode()
+            last = f"<!-- {hashlib.sha256(made_from).hexdigest()} -->\n"
+            path = out / this.page
+            if not (path.is_file() and path.read_text().endswith(last)):
+                write(path, page(notebook, this, everything) + last)
     return everything
 
 
@@ -81,7 +93,8 @@ def tables() -> Iterator[tuple[str, pd.DataFrame]]:
 def main() -> int:
     everything = build(sources(), COURSE)
     write_index(everything, COURSE)
-    print(f"\n{printed()}", flush=True)
+    print(flush=True)
+    shell.main(["results"])
     failed = [this.stem for this in everything if this.failed]
     if failed:
         print(f"These notebooks stopped with an error: {', '.join(failed)}", file=sys.stderr)

@@ -4,8 +4,6 @@ at all."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tomllib
 import warnings
 from pathlib import Path
@@ -67,14 +65,3 @@ def every_model(root: Path | None = None) -> list[Any]:
             return stored_models(root)
         except UserWarning as e:
             raise CourseError(str(e)) from None
-
-
-def results(*options: str) -> str:
-    """What `python -m course_lib results` prints."""
-    command = [sys.executable, "-m", "course_lib", "results", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise ToolError(f"`python -m course_lib {' '.join(command[3:])}` "
-                        f"failed:\n{done.stderr.strip()}")
-    return done.stdout
