@@ -125,7 +125,8 @@ class Report:
             return cls(errors["nat"], errors["rob"], tuple(map(str, row["classes"])),
                        str(row["attack"]), float(row["eps"]), errors.get("flips"),
                        tuple(map(str, row.get("warnings", ()))))
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as e:
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError,
+                ArithmeticError) as e:
             raise CourseError(f"Not a report ({type(e).__name__}: {e}). One needs attack, eps, "
                               "classes, counts, nat and rob.") from None
 

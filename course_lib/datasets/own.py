@@ -1,6 +1,6 @@
 """What people have, as images, labels and class names: the work behind `Split.of`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from operator import length_hint
 from typing import Any
 
@@ -36,7 +36,8 @@ def examples(given: Any, y: Any, classes: Any) -> tuple[Tensor, Tensor, tuple[st
     if classes is None:
         named = isinstance(known, list | tuple) and len(known) > y.max()
         classes = known if named else range(int(y.max()) + 1)
-    if isinstance(classes, str) or not hasattr(classes, "__len__") or not np.shape(classes)[:1]:
+    if (isinstance(classes, str | Set) or not hasattr(classes, "__len__")
+            or not getattr(classes, "ndim", 1)):
         raise CourseError(f"classes is {classes!r:.100}; give a list with the name of each class.")
     return x, y.long(), tuple(map(str, classes))
 
