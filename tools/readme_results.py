@@ -63,8 +63,9 @@ def clone() -> str:
 ROWS = {  # stored recipe -> what it is called in the table
     "exp1/natural": "natural training", "exp4/pgd-at": "PGD-AT", "exp4/trades-6": "TRADES (6)",
     "exp2/control": "control of FRL", "exp2/reweight-05": "FRL Reweight",
-    "exp3/remargin-05": "FRL Remargin", "exp3/reweight-remargin-05": "FRL, both",
-    "exp4/bat-code": "BAT (code)", "exp4/fat": "FAT", "exp4/gairat": "GAIRAT"}
+    "exp3/reweight-remargin-05": "FRL, both", "exp4/bat-code": "BAT (code)",
+    "contest/cfol": "CFOL", "contest/ours": "CFOL from a hot start (ours)",
+    "exp4/gairat": "GAIRAT"}
 PAIRS = {"standard": "standard", "PGD-20": "robust 8/255", "AutoAttack": "AutoAttack 8/255"}
 
 
@@ -78,7 +79,7 @@ def results_table() -> str:
         pairs = [" / ".join(f"{float(row[f'{title} {which}'].split()[0]):.1f}"
                             for which in ("avg", "worst") if row[f"{title} {which}"])
                  for title in PAIRS.values()]
-        stem = pages.get(int(name[3]))
+        stem = pages.get(8 if name.startswith("contest") else int(name[3]))
         link = f"[{label}](notebooks/{stem}.ipynb)"
         lines.append([link if stem else label, row["seeds"], *pairs, row["n"]])
     return markdown(lines, "model")
