@@ -20,11 +20,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.harness import KEEPING, data, images, main
 from course_lib.autoattack import AutoAttack
 from course_lib.experiments import RECIPES
+from course_lib.machine import one_thread
 from course_lib.models import build
 from course_lib.recipes import _validation
 from course_lib.training import fit
@@ -113,7 +112,6 @@ def in_processes() -> Iterator[list[Any]]:
 
 
 def on_one_thread() -> Iterator[list[Any]]:
-    torch.set_num_threads(1)
     small, total = data(), 0.0
     for name in NINE:
         recipe = RECIPES[name]
@@ -144,7 +142,9 @@ def cpu(work: Callable[[], object], n: int = 3) -> float:
 
 
 def whole() -> tuple[list[str], list[list[Any]], Any]:
-    rows = [*in_processes(), *on_one_thread()]
+    rows = [*in_processes()]
+    with one_thread():
+        rows += on_one_thread()
     return ["wait", "measured", "unit", "must be at most"], [
         [what, took, unit, "" if must is None else must] for what, took, unit, must in rows], None
 
