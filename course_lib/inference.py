@@ -83,7 +83,7 @@ def check_images(x: Tensor, y: Tensor | None = None, *, stored: bool = False) ->
     that are `stored` may be bytes, too."""
     kinds = (torch.uint8, torch.float32, torch.float64)
     fits = isinstance(x, Tensor) and not x.is_meta and x.ndim > 1 and (
-        x.dtype in kinds if stored else x.is_floating_point())
+        x.dtype in kinds if stored else x.is_floating_point() and x.element_size() > 1)
     if fits and x.is_floating_point() and unseen(x):
         fits = bool(x.min() >= 0 and x.max() <= 1)  # which NaN fails
     if not fits:
@@ -103,5 +103,5 @@ def _described(given: Any) -> str:
     if not isinstance(given, Tensor):
         return type(given).__name__
     span = "" if given.is_complex() or given.is_meta or not given.numel() else (
-        f", from {given.min():g} to {given.max():g}")
+        f", from {given.float().min():g} to {given.float().max():g}")
     return f"{given.dtype} tensor of shape {tuple(given.shape)}{span} on {given.device}"
