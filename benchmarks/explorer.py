@@ -11,14 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page
 
-from benchmarks.harness import main
+from benchmarks.harness import main, median_of
 from tests.browser.servers import browser, opened, server
 
 # each budget has a picture of its own
@@ -56,15 +56,6 @@ def in_browser() -> Iterator[tuple[str, float]]:
             yield f"slider to new picture: {view}", statistics.median(moves(page))
 
 
-def of(call: Callable[[], object], n: int = 20) -> float:
-    took = []
-    for _ in range(n):
-        began = time.perf_counter()
-        call()
-        took.append(time.perf_counter() - began)
-    return 1000 * statistics.median(took)
-
-
 def in_python() -> Iterator[tuple[str, float]]:
     from course_lib import list_models, load_model
 
@@ -72,8 +63,8 @@ def in_python() -> Iterator[tuple[str, float]]:
     subprocess.run([sys.executable, "-c", "import course_lib.explorer.widgets"], check=True)
     started = 1000 * (time.perf_counter() - began)
     yield "a new Python that imports the explorer", started
-    yield "load_model of a LeNet-5", of(lambda: load_model("exp1/natural"))
-    yield "list_models()", of(list_models)
+    yield "load_model of a LeNet-5", 1000 * median_of(lambda: load_model("exp1/natural"), 20)
+    yield "list_models()", 1000 * median_of(list_models, 20)
 
 
 def whole() -> tuple[list[str], list[list[Any]], Any]:

@@ -113,6 +113,17 @@ def compare(sides: dict[str, Callable[[], Any]], rounds: int = ROUNDS) -> dict[s
     return {name: median(times) for name, times in seconds.items()}
 
 
+def median_of(call: Callable[[], Any], n: int = 5,
+              clock: Callable[[], float] = time.perf_counter) -> float:
+    """Median seconds of a call by itself, by a clock; time.process_time counts the CPU's."""
+    took = []
+    for _ in range(n):
+        began = clock()
+        call()
+        took.append(clock() - began)
+    return median(took)
+
+
 def peak(work: Callable[[], Any]) -> float:
     """MB by which the process's largest resident size while working exceeds its size before."""
     def size(word: str) -> int:

@@ -16,11 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import KEEPING, data, images, main
+from benchmarks.harness import KEEPING, data, images, main, median_of
 from course_lib.autoattack import AutoAttack
 from course_lib.experiments import RECIPES
 from course_lib.machine import one_thread
@@ -43,15 +43,6 @@ def python(code: str, **env: str) -> str:
     done = subprocess.run(words, env={**os.environ, **KEEPING, **env}, capture_output=True,
                           text=True, check=True)
     return done.stdout
-
-
-def wall(call: Callable[[], object], n: int = 5) -> float:
-    took = []
-    for _ in range(n):
-        began = time.perf_counter()
-        call()
-        took.append(time.perf_counter() - began)
-    return statistics.median(took)
 
 
 def printed(code: str, cold: bool, n: int = 3) -> float:
@@ -82,11 +73,11 @@ def first_figure() -> None:
 
 
 def in_processes() -> Iterator[list[Any]]:
-    torch_alone, course = (wall(lambda code=code: python(code)) for code in (
+    torch_alone, course = (median_of(lambda code=code: python(code)) for code in (
         "import torch", "import torch, course_lib"))
     yield ["import course_lib, beyond torch", course - torch_alone, "s", 0.3]
     shell = [sys.executable, "-m", "course_lib", "--help"]
-    yield ["course-lib --help", wall(lambda: subprocess.run(shell, stdout=-3)), "s", 0.25]
+    yield ["course-lib --help", median_of(lambda: subprocess.run(shell, stdout=-3)), "s", 0.25]
     warm = printed(ATTACK, cold=False)
     yield ["first attack ever, beyond a later one", printed(ATTACK, cold=True) - warm, "s", 2]
     code = "from benchmarks.waits import first_figure; first_figure()"
@@ -94,9 +85,8 @@ def in_processes() -> Iterator[list[Any]]:
         state = "cold" if cold else "warm"
         yield [f"00 opened to first figure, {state}", printed(code, cold), "s", must]
     command = ["make", "--no-print-directory", "run"]
+    shutil.rmtree(KEPT, ignore_errors=True)
     for what, must in (("all notebooks anew", 50), ("nothing changed", 5)):
-        if must == 50:
-            shutil.rmtree(KEPT, ignore_errors=True)
         began = time.perf_counter()
         subprocess.run(command, stdout=-3, stderr=-3, check=True)
         yield [f"make run, {what}", time.perf_counter() - began, "s", must]
@@ -107,7 +97,7 @@ def in_processes() -> Iterator[list[Any]]:
         again = [sys.executable, "-m", "course_lib", "train", "exp1/natural", "--limit", "200",
                  "--epochs", "1", "--out", out]
         subprocess.run(again, stdout=-3, stderr=-3, check=True)
-        took = wall(lambda: subprocess.run(again, stdout=-3, stderr=-3, check=True))
+        took = median_of(lambda: subprocess.run(again, stdout=-3, stderr=-3, check=True))
     yield ["a finished training, asked for again", took, "s", 2]
 
 
@@ -121,24 +111,15 @@ def on_one_thread() -> Iterator[list[Any]]:
                 validate=_validation(recipe, small.val), progress=False)
 
         work()
-        took, whole = cpu(work), recipe.transform == "whole"
+        took, whole = median_of(work, 3, time.process_time), recipe.transform == "whole"
         minutes = took * recipe.epochs * (FULL * (1.25 if whole else 1)) / SLICE / 60
         total += minutes
         yield [f"{name}, one seed", minutes, "CPU-minutes", None]
     yield ["Experiments 1 to 3 and BAT: nine models of one seed", total, "CPU-minutes", 18]
     x, y = images(200)
     judge, net = AutoAttack(batch=200), load_model("exp1/pgd-at")
-    took = cpu(lambda: judge(net, x, y), 1) / len(x)
+    took = median_of(lambda: judge(net, x, y), 1, time.process_time) / len(x)
     yield ["AutoAttack as published, an image of exp1/pgd-at", took, "CPU-s", 0.09]
-
-
-def cpu(work: Callable[[], object], n: int = 3) -> float:
-    took = []
-    for _ in range(n):
-        began = time.process_time()
-        work()
-        took.append(time.process_time() - began)
-    return statistics.median(took)
 
 
 def whole() -> tuple[list[str], list[list[Any]], Any]:
