@@ -78,8 +78,8 @@ panel
 # - **Confusion matrix:** click a cell on the right, or choose a class and a prediction, then *Show the images of this cell*, then *Show this image*.
 # - **Scores:** the unfairness scores of notebook 05, split into their classes or groups.
 # - **Table:** sort it, filter it by words, save it.
-# - **Your own runs:** type the folder that your trainings wrote to (with Drive: `/content/drive/MyDrive/robust-fairness-course`). It also opens
-#   unfinished runs.
+# - **Your own runs:** type a folder of finished models, such as the `runs` of `python -m course_lib train`, or one that `save_model` wrote. A model that
+#   you have in hand comes with `explore({"mine": model})`.
 #
 # ## 2 · The same without widgets
 #

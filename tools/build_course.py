@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import nbformat
@@ -57,7 +58,8 @@ def write_pages(done: list[tuple[Summary, NotebookNode | None]], out: Path) -> l
     """The pages; one whose notebook, neighbours and layout are as before stays. Its last line says
     what it was made from."""
     everything = [this for this, _ in done]
-    layout = [path.read_text() for path in (Path(pages.__file__), *sorted(TEMPLATES.iterdir()))]
+    layout = [version("nbconvert"), *(path.read_text() for path in (
+        Path(pages.__file__), *sorted(TEMPLATES.iterdir())))]
     for this, notebook in done:
         if notebook:
             near = [(s.stem, s.title) for s in everything], replace(this, seconds=0, fresh=False)
@@ -94,12 +96,12 @@ def main() -> int:
     everything = build(sources(), COURSE)
     write_index(everything, COURSE)
     print(flush=True)
-    shell.main(["results"])
+    table = shell.main(["results"])
     failed = [this.stem for this in everything if this.failed]
     if failed:
         print(f"These notebooks stopped with an error: {', '.join(failed)}", file=sys.stderr)
     print(f"Open {COURSE / 'index.html'} in a browser.")
-    return bool(failed)
+    return bool(failed or table)
 
 
 if __name__ == "__main__":

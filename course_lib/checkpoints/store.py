@@ -82,16 +82,15 @@ class Store:
             self._become_the_only_writer()
         except OSError as error:
             problem = f"{self.dir} cannot be written to ({reason(error)})"
-            try:
-                if self.mirror is None:
-                    raise
-                self.mirror.answer(partial(check_writable, self.mirror.path, 0))
-            except OSError as last:
-                if self.mirror:
-                    problem += f", nor can {self.mirror.path} ({reason(last)})"
-                raise CourseError(f"Nothing of this training could be saved: {problem}. Make space "
-                                  "there, or choose a folder that you may write to.") from None
-            self._warn(f"{problem}. Checkpoints are saved in {self.mirror.path} only.")
+            if self.mirror:
+                try:
+                    self.mirror.answer(partial(check_writable, self.mirror.path, 0))
+                    return self._warn(f"{problem}. Checkpoints are saved in {self.mirror.path} "
+                                      "only.")
+                except OSError as other:
+                    problem += f", nor can {self.mirror.path} ({reason(other)})"
+            raise CourseError(f"Nothing of this training could be saved: {problem}. Make space "
+                              "there, or choose a folder that you may write to.") from None
 
     def _become_the_only_writer(self) -> None:
         """Take a lock that the system gives back when this process dies, and note who has it.

@@ -79,7 +79,7 @@ def parts(names: Sequence[str], one: str, two: str, folder: str) -> dict[str, w.
                         style=WIDE, continuous_update=False),
         "note": w.HTML(), "picture": w.HTML(layout={"width": "100%"}), "saved": w.HTML(),
         "matrix": w.ToggleButtons(options=[]),
-        "folder": w.Text(value=folder, description="Your own runs, in", placeholder="results",
+        "folder": w.Text(value=folder, description="Your own runs, in", placeholder="runs",
                          style=WIDE, layout={"width": "420px"}),
         **{name: w.Button(description=text, layout={"width": "auto"})
            for name, text in BUTTONS.items()}}

@@ -12,6 +12,7 @@ from course_lib.errors import CourseError
 
 WRONG = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
 FREE = ("patterns", "attack")  # several; what acts like one will do
+hints = functools.cache(get_type_hints)  # every recipe asks for the same four classes'
 
 
 @functools.cache
@@ -43,7 +44,7 @@ def door(thing: Any) -> Any:
 
 def check_kinds(given: Mapping[str, Any], thing: Any) -> None:
     """An error for the first argument or field that is not of the kind that its annotation names"""
-    for name, kind in get_type_hints(thing).items():
+    for name, kind in hints(thing).items():
         if name in given and name not in FREE and not fits(given[name], kind):
             raise CourseError(f"{name} is {given[name]!r:.100}; {thing.__qualname__} takes "
                               f"{inspect.formatannotation(kind)} here.")

@@ -14,7 +14,7 @@ from course_lib import plots
 from course_lib.data import Split
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
-from course_lib.fairness import Report, undominated
+from course_lib.fairness import Report, Spread, undominated
 from course_lib.lessons.bat import THIN
 from course_lib.lessons.lesson import Exercise
 from course_lib.tables import interval, results, spread, verdict
@@ -49,6 +49,7 @@ PAPERS = {
     "BAT": ("BAT (code)", 87.16, 74.02, 45.89, 17.82, "DAFA's figure"),
     "DAFA": ("DAFA", 81.63, 67.90, 49.05, 30.53, "DAFA's figure"),
     "FAAL with AWP": ("FAAL", 83.26, 69.4, 47.62, 30.7, "authors' logs, one run")}
+WORDS = {0.0: "none", np.inf: "free"}
 VERDICTS = {"lower": "confirmed", "higher": "reversed"}
 ATTACKS = {"standard": "", "PGD-20": "pgd20", "AutoAttack": "autoattack"}
 
@@ -115,31 +116,38 @@ def leaderboard() -> Any:
     return pd.DataFrame.from_dict(rows, orient="index").fillna("")
 
 
-def gains(attack: str = "pgd20") -> Any:
-    """Each method minus its control, in points and paired by seed: what the worst class gains, what
-    the average loses, the points gained per point lost, and a word on the claim that the method
-    lowers the worst class's error."""
-    rows = {}
+def differences(attack: str = "pgd20") -> dict[str, tuple[Spread, Spread, float]]:
+    """Each method minus its control, paired by seed: the worst class's error, the average, and what
+    the first gains for a point lost in the second (infinite where nothing is lost)."""
+    found = {}
     for label, (name, control, _) in ENTRIES.items():
         with suppress(CourseError, KeyError):  # no control, not both stored or examined by this
             worst, mean = (spread(name, "rob", which, attack, minus=ENTRIES[control][0])
                            for which in ("worst", "mean"))
-            rows[label] = {"control": control, "seeds": worst.n,
-                           "worst class": interval(worst, sign="+").replace(" ", THIN),
-                           "average": interval(mean, sign="+").replace(" ", THIN),
-                           "gained per point lost": "none" if worst.mean >= 0 else
-                           "free" if mean.mean <= 0 else f"{-worst.mean / mean.mean:.1f}",
-                           "verdict": VERDICTS.get(found := verdict(worst), found)}
+            found[label] = worst, mean, 0.0 if worst.mean >= 0 else (
+                -worst.mean / mean.mean if mean.mean > 0 else np.inf)
+    return found
+
+
+def gains(attack: str = "pgd20") -> Any:
+    """`differences` in points, the points gained per point lost, and a word on the claim that the
+    method lowers the worst class's error."""
+    rows = {label: {"control": ENTRIES[label][1], "seeds": worst.n,
+                    "worst class": interval(worst, sign="+").replace(" ", THIN),
+                    "average": interval(mean, sign="+").replace(" ", THIN),
+                    "gained per point lost": WORDS.get(gained, f"{gained:.1f}"),
+                    "verdict": VERDICTS.get(found := verdict(worst), found)}
+            for label, (worst, mean, gained) in differences(attack).items()}
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def bargains(ax: Any = None) -> Any:
     """Points that the worst class gains over the control for each point of average lost, as bars;
     without methods that lose nothing."""
-    gained = gains()["gained per point lost"].replace("none", "0")
-    paid = gained[gained != "free"].astype(float).sort_values()
-    return plots.bars({"gained": [*paid]}, [*paid.index], plots.axes(ax, 7.6, 2.8), scale=1,
-                      ylabel="gained per point lost")
+    paid = {label: gained for label, (*_, gained) in differences().items() if gained < np.inf}
+    order = sorted(paid, key=paid.__getitem__)
+    return plots.bars({"gained": [paid[label] for label in order]}, order,
+                      plots.axes(ax, 7.6, 2.8), scale=1, ylabel="gained per point lost")
 
 
 def claims() -> Any:
@@ -191,8 +199,8 @@ def with_equal_norms(model: nn.Module, scale: float = 1.0) -> nn.Module:
 def heads(test: Split, validation: Split) -> Any:
     """Each method's errors under PGD-20, as trained and with `with_equal_norms`: average / worst
     class. The scale is the one of four with the lowest worst error on the validation images."""
-    rows, scales = dict[str, Any](), (0.75, 1.0, 1.5, 2.0)
-    for label in (m for m in stored() if "weights" in manifest()[ENTRIES[m][0]]["0"]):
+    rows, scales, models = dict[str, Any](), (0.75, 1.0, 1.5, 2.0), manifest()
+    for label in (m for m in stored() if "weights" in models[ENTRIES[m][0]]["0"]):
         model = load_model(ENTRIES[label][0])
         tried = {s: evaluate(with_equal_norms(model, s), validation, progress=False).rob.worst
                  for s in scales}

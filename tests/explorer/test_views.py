@@ -118,7 +118,6 @@ def test_a_view_draws_and_says_what_it_shows(explorer: Explorer, view: str) -> N
 @pytest.mark.parametrize("seeds", [False, True])
 def test_errors_are_those_of_the_stored_reports(explorer: Explorer, seeds: bool) -> None:
     """Clean and attacked, both models beside each other, each with its average as a line."""
-    plt.close("all")  # of other tests
     one = explorer.look("errors", *PAIR, eps=16, seeds=seeds)
     reports = [load_reports(n, eps=16 / 255)[: 9 if seeds else 1] for n in PAIR]
     means = [np.mean([getattr(r, k).by_class for r in of_model], axis=0)

@@ -22,10 +22,11 @@ import safetensors.torch
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from torch import nn
 
 import course_lib
-from course_lib import METHODS, PGD, Optim, Split, Store, plots
+from course_lib import METHODS, PGD, Optim, Split, Store
 from course_lib.checkpoints.disk import NAME
 from course_lib.checkpoints.packing import FORMAT, pack, unpack
 from course_lib.colab import Session
@@ -326,7 +327,7 @@ def test_what_is_not_spoilt_is_not_refused(place: Place) -> None:
 # ------------------------------------------------------------------------------- every public door
 
 SPLIT, REPORT, SPREAD = split(12), report(), Spread.of([0.1, 0.2])
-NETWORK, AX = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), plots.axes(None)
+NETWORK, AX = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), Figure().subplots()
 SHAPES, FILLED = st.lists(st.integers(0, 4), max_size=5), cast(Any, torch.full)
 ATOMS = st.one_of(
     st.none(), st.booleans(), st.floats(), st.sampled_from([-1, 0, 1, 2, 7, 2**31, 2**63, 10**400]),
