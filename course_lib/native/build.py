@@ -25,7 +25,7 @@ from course_lib.files import cache_dir, write_together
 
 log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("lenet.cpp")
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread", "-ffp-contract=fast",
+FLAGS = ("-std=c++17", "-O2", "-march=native", "-shared", "-fPIC", "-pthread", "-ffp-contract=fast",
          "-fno-math-errno", "-fopenmp-simd")
 PATIENCE = 300  # seconds for a compiler that hangs
 _LOCK = threading.Lock()  # one thread compiles, others wait

@@ -12,7 +12,7 @@
 //   serves all pixels of the tile and one loaded pixel all channels, so that loads are rarer than multiply-adds.
 //   The loops over a tile are unrolled at compile time (times<N>), as registers have no index.
 // * tanh is a rational function, off by at most 6 units in the last place (4e-7); its derivative 1 - t^2 is stored in place of t.
-//   The end of one PGD step (sign, step, projection) happens where the last gradient is still in a register.
+// * There is one instance of each function for all uses, because the first reader of a notebook waits for the compiler.
 //
 // One walk
 // --------
@@ -143,7 +143,7 @@ inline INLINE void convolve(V (&acc)[C][P], const V* in, int n_in, const float* 
 }
 
 // One convolution, tanh, 2 x 2 mean: in [n_in][SIZE + 4]^2 -> d [C_OUT][SIZE]^2 (1 - t^2), pooled [C_OUT][SIZE / 2]^2.
-template <int C_OUT, int SIZE, int P, int C, bool KEEP>
+template <int C_OUT, int SIZE, int P, int C>
 inline void conv_tanh_pool(const V* in, int n_in, const float* w, const float* b, V* d, V* pooled) {
     constexpr int WIDTH = SIZE + 4, HALF = SIZE / 2;
     V t[C_OUT][2][SIZE];
@@ -156,7 +156,7 @@ inline void conv_tanh_pool(const V* in, int n_in, const float* w, const float* b
                 times<C>(EACH(c) { times<P>(EACH(p) {
                     const V a = tanh(acc[c][p]);
                     t[c0 + c][y & 1][x + p] = a;
-                    if (KEEP) d[((c0 + c) * SIZE + y) * SIZE + x + p] = 1.f - a * a;
+                    d[((c0 + c) * SIZE + y) * SIZE + x + p] = 1.f - a * a;
                 }); });
             }
         if (y & 1)
@@ -187,10 +187,9 @@ inline void dense(const V* in, const float* w, const float* b, V* out, int n_out
     for (; o < n_out; ++o) dense_tile<N_IN, 1, TANH>(in, w + o * N_IN, b + o, out + o);
 }
 
-template <bool KEEP>
 void forward(const Net& n, const V* x, Kept& k, V* logits) {
-    conv_tanh_pool<C1, S1, 4, WIDE ? 6 : 3, KEEP>(x, n.channels, n.w1, n.b1, k.d1, k.p1);
-    conv_tanh_pool<C2, S2, 5, WIDE ? 4 : 2, KEEP>(k.p1, C1, n.w2, n.b2, k.d2, k.p2);
+    conv_tanh_pool<C1, S1, 4, WIDE ? 6 : 3>(x, n.channels, n.w1, n.b1, k.d1, k.p1);
+    conv_tanh_pool<C2, S2, 5, WIDE ? 4 : 2>(k.p1, C1, n.w2, n.b2, k.d2, k.p2);
     dense<N2, true>(k.p2, n.w3, n.b3, k.h3, N3);
     dense<N3, true>(k.h3, n.w4, n.b4, k.h4, N4);
     dense<N4, false>(k.h4, n.w5, n.b5, logits, n.classes);
@@ -260,26 +259,24 @@ inline INLINE void conv1_back_row(V (&acc)[2][S], const V* g, const float* w, in
         }); });
     }
 }
-template <int S, int LO, int HI, class F>
-inline INLINE void conv1_back_tile(const V* g1, const float* w, int next, int y, int x, F finish) {
+template <int S, int LO, int HI>
+inline void conv1_back_tile(const V* g1, const float* w, int next, int y, int x, V* gx) {
     V acc[2][S] = {};
     const V* g = g1 + x;
     if (y >= 4) conv1_back_row<S, LO, HI, true, false>(acc, g + (y - 4) * S1, w, next, 4);
     for (int r = std::max(0, y - 3); r <= std::min(S1 - 1, y); ++r) conv1_back_row<S, LO, HI, true, true>(acc, g + r * S1, w, next, y - r);
     if (y + 1 < S1) conv1_back_row<S, LO, HI, false, true>(acc, g + (y + 1) * S1, w, next, -1);
-    times<2>(EACH(i) { times<S>(EACH(p) { finish((y + i) * SIDE + x + p, acc[i][p]); }); });
+    times<2>(EACH(i) { times<S>(EACH(p) { gx[(y + i) * SIDE + x + p] = acc[i][p]; }); });
 }
-template <class F>  // finish(i, gradient) for each of the input's pixels i
-inline void conv1_back(const Net& n, const V* g1, F finish) {
+void conv1_back(const Net& n, const V* g1, V* gx) {
     constexpr int S = WIDE ? 8 : 4;
-    for (int c = 0; c < n.channels; ++c) {
-        const auto pixel = [&](int i, V g) INLINE { finish(c * PIXELS + i, g); };
+    for (int c = 0; c < n.channels; ++c, gx += PIXELS) {
         const float* w = n.w1 + c * 25;
         const int next = n.channels * 25;
         for (int y = 0; y < SIDE; y += 2) {
-            conv1_back_tile<S, 0, S - 1>(g1, w, next, y, 0, pixel);
-            for (int x = S; x < SIDE - S; x += S) conv1_back_tile<S, -4, S - 1>(g1, w, next, y, x, pixel);
-            conv1_back_tile<S, -4, S - 5>(g1, w, next, y, SIDE - S, pixel);
+            conv1_back_tile<S, 0, S - 1>(g1, w, next, y, 0, gx);
+            for (int x = S; x < SIDE - S; x += S) conv1_back_tile<S, -4, S - 1>(g1, w, next, y, x, gx);
+            conv1_back_tile<S, -4, S - 5>(g1, w, next, y, SIDE - S, gx);
         }
     }
 }
@@ -355,6 +352,17 @@ inline void put(V* block, int lane, const float* values, size_t n) {
 inline void take(const V* block, int lane, float* values, size_t n) {
     const float* from = reinterpret_cast<const float*>(block) + lane;
     for (size_t i = 0; i < n; ++i) values[i] = from[i * W];
+}
+// The same for all lanes, image from + l in lane l, W values at a time: each cache line is read and written once.
+inline void put_block(V* block, const float* values, int64_t from, int64_t n, size_t size) {
+    for (size_t i = 0; i < size; i += W)
+        for (int l = 0; l < W; ++l)
+            for (size_t j = i; j < std::min(i + W, size); ++j) block[j][l] = from + l < n ? values[(from + l) * size + j] : 0.f;
+}
+inline void take_block(const V* block, float* values, int64_t from, int64_t n, size_t size) {
+    for (size_t i = 0; i < size; i += W)
+        for (int l = 0; l < W && from + l < n; ++l)
+            for (size_t j = i; j < std::min(i + W, size); ++j) values[(from + l) * size + j] = block[j][l];
 }
 
 // ---------------------------------------------------------------------------------------------------------------- the walk
@@ -457,20 +465,19 @@ struct Walker {
 
     void move() {  // z_{t+1} = Proj_B(x, eps)( z_t + a sign(gradient) + noise ), in the box
         const V *x = s.x, *z = s.z[now], *noise = s.noise;
-        V* to = s.z[1 - now];
-        const V up = step, down = -step, e = eps;
-        const auto walk = [&](int i, V g) INLINE {
-            V v = z[i] + (g > 0.f ? up : (g < 0.f ? down : all(0.f)));
+        V* to = s.z[1 - now];  // the gradient, then z_{t+1} in its place
+        conv1_back(net, s.kept.d1, to);
+        for (size_t i = 0; i < size; ++i) {
+            V v = z[i] + (to[i] > 0.f ? step : (to[i] < 0.f ? -step : all(0.f)));
             if (c.noise) v += noise[i];
-            v = min(max(v, x[i] - e), x[i] + e);
+            v = min(max(v, x[i] - eps), x[i] + eps);
             to[i] = min(max(v, all(0.f)), all(1.f));
-        };
-        conv1_back(net, s.kept.d1, walk);
+        }
         now = 1 - now;
     }
 
     void round() {  // one step of every lane
-        forward<true>(net, s.z[now], s.kept, s.logits);
+        forward(net, s.z[now], s.kept, s.logits);
         const I label = argmax(c.classes, s.logits);
         for (int l = 0; l < W; ++l)
             if (image[l] >= 0) look(l, label[l] == y[l]);
@@ -550,8 +557,8 @@ struct Sums {  // one thread's gradients of the parameters
         for (int y = 0; y < S1; ++y)
             for (int o = 0; o < C1; o += C) {
                 const V* row = g + (o * S1 + y) * S1;
-                for (int c = 0; c < C; ++c)
-                    for (int i = 0; i < S1; ++i) b1[o + c] += row[c * S1 * S1 + i];
+                for (int i = 0; i < S1; ++i)
+                    times<C>(EACH(c) { b1[o + c] += row[c * S1 * S1 + i]; });
                 for (int i = 0; i < channels; ++i)
                     for (int ky = 0; ky < 5; ++ky)
                         conv_weights<C, S1, 1>(row, x + i * PIXELS + (y + ky) * SIDE, w1 + (o * channels + i) * 25 + ky * 5, channels * 25);
@@ -560,8 +567,8 @@ struct Sums {  // one thread's gradients of the parameters
     void conv2(const V* p1, const V* g) {
         constexpr int C = WIDE ? 4 : 2;
         for (int o = 0; o < C2; o += C) {
-            for (int c = 0; c < C; ++c)
-                for (int i = 0; i < S2 * S2; ++i) b2[o + c] += g[(o + c) * S2 * S2 + i];
+            for (int i = 0; i < S2 * S2; ++i)
+                times<C>(EACH(c) { b2[o + c] += g[(o + c) * S2 * S2 + i]; });
             for (int i = 0; i < C1; ++i)
                 for (int ky = 0; ky < 5; ++ky)
                     conv_weights<C, S2, S2>(g + o * S2 * S2, p1 + (i * P1 + ky) * P1, w2 + (o * C1 + i) * 25 + ky * 5, C1 * 25);
@@ -571,7 +578,8 @@ struct Sums {  // one thread's gradients of the parameters
     void dense(const V* in, const V* g, int n_out, float* w, float* b) {
         constexpr int WIDTH = padded(N_IN), N = WIDE ? 5 : 2;
         const float* gs = reinterpret_cast<const float*>(g);
-        for (int l = 0; l < W; ++l) take(in, l, rows + l * WIDTH, N_IN);
+        for (int i = 0; i < N_IN; ++i)
+            for (int l = 0; l < W; ++l) rows[l * WIDTH + i] = in[i][l];
         for (int o = 0; o < n_out; ++o)
             for (int l = 0; l < W; ++l) b[o] += gs[o * W + l];
         for (; n_out >= 4; n_out -= 4, gs += 4 * W, w += 4 * WIDTH) {
@@ -619,20 +627,10 @@ struct PassCall {  // mirrors _PassCall in __init__.py; null where not wanted
     int32_t channels, classes, threads;
 };
 
-inline void put_block(V* block, const float* values, int64_t from, int64_t n, size_t size) {
-    for (int l = 0; l < W; ++l)
-        if (from + l < n) put(block, l, values + (from + l) * size, size);
-        else for (size_t i = 0; i < size; ++i) block[i][l] = 0.f;
-}
-inline void take_block(const V* block, float* values, int64_t from, int64_t n, size_t size) {
-    for (int l = 0; l < W && from + l < n; ++l) take(block, l, values + (from + l) * size, size);
-}
-
 void pass_forward(const PassCall& c, Workspace& s, int64_t block) {
     const Net net(c.parameters, c.channels, c.classes);
     put_block(s.x, c.x, block * W, c.n, size_t(c.channels) * PIXELS);
-    if (c.kept) forward<true>(net, s.x, c.kept[block], s.logits);
-    else forward<false>(net, s.x, s.kept, s.logits);
+    forward(net, s.x, c.kept ? c.kept[block] : s.kept, s.logits);
     take_block(s.logits, c.logits, block * W, c.n, c.classes);
 }
 
@@ -643,9 +641,8 @@ void pass_backward(const PassCall& c, Workspace& s, Sums* sums, int64_t block) {
     put_block(s.glogits, c.glogits, block * W, c.n, c.classes);
     backward(net, s.glogits, k, s.g1, s.g2, s.g3, s.g4);
     if (c.gx) {
-        V* gx = s.z[0];
-        conv1_back(net, s.g1, [&](int i, V g) INLINE { gx[i] = g; });
-        take_block(gx, c.gx, block * W, c.n, size);
+        conv1_back(net, s.g1, s.z[0]);
+        take_block(s.z[0], c.gx, block * W, c.n, size);
     }
     if (!sums) return;
     put_block(s.x, c.x, block * W, c.n, size);
