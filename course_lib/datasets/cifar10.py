@@ -73,8 +73,9 @@ def embedded(part: str) -> Split:
     from PIL import Image
 
     folder = data.EMBEDDED / "cifar10"
-    labels = sources.embedded_file(folder, f"{part}-labels")
-    with Image.open(io.BytesIO(sources.embedded_file(folder, f"{part}.webp"))) as image:
+    images, labels = (sources.checked(folder / name, sources.contents(folder)[1].get(name))
+                      for name in (f"{part}.webp", f"{part}-labels"))
+    with Image.open(io.BytesIO(images)) as image:
         sheet = np.asarray(image.convert("RGB"))  # [rows * 32, columns * 32, 3]
     x = sheet.reshape(-1, 32, sheet.shape[1] // 32, 32, 3).transpose(0, 2, 4, 1, 3)
     return sources.as_split(x.reshape(-1, 3, 32, 32), np.frombuffer(labels, np.uint8), CIFAR10)

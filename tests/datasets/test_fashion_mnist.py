@@ -1,9 +1,7 @@
 """Fashion-MNIST from each of its sources, whole and damaged, and the door to torchvision."""
 
 import gzip
-import hashlib
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -18,7 +16,8 @@ import torch
 from course_lib import CourseError, data, load
 from course_lib.data import EMBEDDED, Split, halves
 from course_lib.datasets import sources
-from course_lib.datasets.fashion_mnist import FASHION, FASHION_MD5, read_idx
+from course_lib.datasets.fashion_mnist import FASHION, SHA256, read_idx
+from course_lib.files import sha256_of
 from tests.helpers import THREE, split
 
 
@@ -63,29 +62,25 @@ def test_the_embedded_images_split_as_in_the_full_set():
         assert [s.digest() for s in mine] == [s.digest() for s in halves(full, limit, 0)]
 
 
-@pytest.fixture(params=["plain", "compressed"])
-def folder(request, tmp_path, monkeypatch):
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
     """A small 'Fashion-MNIST' in its own format, whose hashes count as the published ones."""
     place, rng = tmp_path / "named", np.random.default_rng(0)
     place.mkdir()
-    for name in FASHION_MD5:
+    for name in SHA256:
         n = {"train": 200, "t10k": 60}[name.split("-")[0]]
         a = rng.integers(0, 256, (n, 28, 28)) if "images" in name else np.arange(n) % 10
         content = (b"\0\0\x08" + bytes([a.ndim]) + np.array(a.shape, ">i4").tobytes()
                    + a.astype(np.uint8).tobytes())
-        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        monkeypatch.setitem(FASHION_MD5, name, md5)
-        if request.param == "plain":
-            (place / name).write_bytes(content)
-        else:
-            (place / f"{name}.gz").write_bytes(gzip.compress(content))
+        monkeypatch.setitem(SHA256, name, sha256_of(content))
+        (place / name).write_bytes(gzip.compress(content))
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
     return place
 
 
-def test_a_named_folder_then_the_cache_and_a_download_comes_last(folder, tmp_path, monkeypatch):
-    inside = "fashion-mnist" if next(folder.iterdir()).suffix else "FashionMNIST/raw"
-
+@pytest.mark.parametrize("inside", ["fashion-mnist", "FashionMNIST/raw"])
+def test_a_named_folder_then_the_cache_and_a_download_comes_last(inside, folder, tmp_path,
+                                                                 monkeypatch):
     class Datasets:
         @staticmethod
         def FashionMNIST(place, download):
@@ -97,13 +92,10 @@ def test_a_named_folder_then_the_cache_and_a_download_comes_last(folder, tmp_pat
     d = load("fashion-mnist", root=tmp_path / "root")
     assert [len(s) for s in (d.train, d.val, d.test)] == [160, 40, 60]
     assert sorted(d.whole().train.y.tolist()) == sorted(n % 10 for n in range(200))
-    with mock.patch.dict(os.environ, COURSE_DATA=str(tmp_path / "root")):
-        again = load("fashion-mnist")
-    assert again.train.digest() == d.train.digest() and again.test.digest() == d.test.digest()
     monkeypatch.setattr(sources, "torchvision_datasets", lambda: Datasets)
     assert load("fashion-mnist").train.digest() == d.train.digest()
     shutil.rmtree(tmp_path / "cache")
-    shutil.copytree(folder, tmp_path / "cache" / inside, dirs_exist_ok=True)
+    shutil.copytree(folder, tmp_path / "cache" / inside)
     monkeypatch.setattr(sources, "torchvision_datasets", lambda: pytest.fail("it is in the cache"))
     assert load("fashion-mnist").train.digest() == d.train.digest()
 
@@ -132,12 +124,12 @@ def flip(name, at):
 BYTES = (3, 10, 1000, -1)
 WRONG = "(damaged|not the published file).*etch it again, or reinstall"
 DAMAGE: list[tuple[Damage, str]] = [
-    (remove("train"), "lacks train-images-idx3-ubyte, train-labels"),
-    (shutil.rmtree, "lacks train-images.*t10k-labels.*Put the 4 files"),
+    (remove("train-labels"), "lacks Fashion-MNIST. Put all of train-images.*t10k-labels"),
+    (shutil.rmtree, "lacks Fashion-MNIST"),
     (rewrite("t10k-images", lambda raw: b""), f"t10k-images.*{WRONG}"),
     *((flip("train-images", at), f"train-images.*{WRONG}") for at in BYTES),
     (lambda p: shutil.copy(next(p.glob("t10k-labels*")), next(p.glob("train-labels*"))),
-     "not the published file: its md5 is")]
+     "not the published file: its sha256 is")]
 
 
 def test_a_damaged_folder(folder, monkeypatch):
@@ -162,6 +154,8 @@ EMBEDDED_DAMAGE: list[tuple[str, Damage, str]] = [
     ("fashion-mnist", remove("contents"), "contents.json cannot be read.*restore"),
     *(("fashion-mnist", rewrite("contents", lambda _, new=new: new), say) for new, say in (
         (b"[1]", "contents.json is damaged"), (b'{"training_images": 6000}', WRONG))),
+    *(("adult", flip("adult.data", at), f"adult.data.*{WRONG}") for at in BYTES),
+    ("adult", remove("adult.test"), "adult.test.*missing"),
     ("cifar10", flip("test.webp", 1000), f"test.webp.*{WRONG}"),
     ("cifar10", flip("test-labels", 1000), f"test-labels.*{WRONG}")]
 
@@ -180,7 +174,8 @@ def test_images_are_resized_as_torchvision_does_byte_for_byte():
     sources.torchvision_datasets()  # makes torchvision importable
     from torchvision.transforms import Resize
 
-    real = read_idx(EMBEDDED / "fashion-mnist", "t10k-images-idx3-ubyte")[:200]
+    name = "t10k-images-idx3-ubyte.gz"
+    real = read_idx(EMBEDDED / "fashion-mnist" / name, SHA256[name])[:200]
     theirs = np.stack([np.asarray(Resize(32)(Image.fromarray(image))) for image in real])
     assert np.array_equal(load("fashion-mnist").test.x[:200, 0].numpy(), theirs)
 
