@@ -294,7 +294,8 @@ def test_a_cache_that_cannot_be_written(full, fresh, caplog, monkeypatch):
     else:
         fresh.parent.write_text("a file where the folder should be")
     assert native.library() is None and native.library() is None
-    assert len(caplog.records) == 1 and ("No space left" if full else "Not a directory") in caplog.text
+    assert len(caplog.records) == 1
+    assert ("No space left" if full else "Not a directory") in caplog.text
     assert not full or [*fresh.iterdir()] == []  # no half file stays
 
 
