@@ -66,7 +66,7 @@ def read(place: Path, part: str, hashes: Mapping[str, str]) -> Split:
         f"{prefix}-images-idx3-ubyte.gz", f"{prefix}-labels-idx1-ubyte.gz"))
     resized = [np.asarray(Image.fromarray(image).resize((32, 32), Image.Resampling.BILINEAR))
                for image in images]
-    return sources.as_split(np.stack(resized)[:, None], labels, FASHION)
+    return Split.of(np.stack(resized), labels, classes=FASHION)
 
 
 def read_idx(path: Path, sha256: str | None) -> np.ndarray:

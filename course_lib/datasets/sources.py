@@ -7,14 +7,11 @@ import sys
 import tarfile
 import types
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import torch
 
 from course_lib import data
 from course_lib.data import TRAIN_SHARE, Dataset, Split, halves
@@ -74,12 +71,6 @@ def checked(path: Path, sha256: str | None) -> bytes:
         raise CourseError(f"{path} is not the published file: its sha256 is {have}, not {sha256}. "
                           "Fetch it again, or reinstall the course.")
     return raw
-
-
-def as_split(x: np.ndarray, y: Any, classes: Iterable[str]) -> Split:
-    """NumPy's images [N, C, H, W] and labels as a split."""
-    return Split(torch.from_numpy(np.ascontiguousarray(x)),
-                 torch.from_numpy(np.asarray(y, np.int64)), tuple(classes))
 
 
 def opened(kind: str, folder: Path | None, files: str, more: str = "", **words: Any) -> Any:
