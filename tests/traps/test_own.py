@@ -1,5 +1,5 @@
 """What people do with networks of their own: save and load them, hold them beside the stored ones,
-put them into the explorer. Findings B1, B5, B6 and D of issue 19."""
+put them into the explorer. Findings B5, B6 and D of issue 19."""
 
 import re
 import warnings
@@ -21,7 +21,7 @@ from course_lib.explorer.views import Choice, Explorer
 from course_lib.lab import doctor
 from course_lib.lab.publish import save_model
 from course_lib.tables import MISSED
-from course_lib.zoo import entry, load_model, load_report, model_files
+from course_lib.zoo import load_model, load_report, model_files
 from tests.helpers import Linear, Small, same_weights, split
 from tests.traps.test_judge import Around
 
@@ -146,17 +146,6 @@ def test_b5_damage_is_noticed(tmp_path: Path, end: str) -> None:
         says = r"missing.*Save it again" if bad is None else "damaged.*Save it again with save_mo"
         with pytest.raises(CourseError, match=says):
             load_model(tmp_path / "m")
-
-
-def test_b1_weights_that_are_not_here_name_the_command_that_makes_them(tmp_path: Path) -> None:
-    rows = {"exp1/pgd-at": {"1": entry("exp1/pgd-at", 1)}}
-    model_files(tmp_path).change(lambda entries: entries.update(rows) or {})
-    record = model_files().read(rows["exp1/pgd-at"]["1"]["record"])
-    (tmp_path / "exp1" / "pgd-at").mkdir(parents=True)
-    (tmp_path / "exp1" / "pgd-at" / "seed1.json").write_bytes(record)
-    with pytest.raises(CourseError, match="python -m course_lib train exp1/pgd-at --seed 1") as e:
-        load_model("exp1/pgd-at", seed=1, root=tmp_path)
-    assert "git" not in str(e.value)
 
 
 def test_a_benchmark_shows_the_stored_reports_of_the_same_images() -> None:
