@@ -46,7 +46,8 @@ def embedded(part: str) -> Split:
 def training_folder(folder: Path | None = None) -> Path:
     """Where the published files are: in this folder or below, or in the cache."""
     root = folder or cache_dir()
-    for place in (root, root / "fashion-mnist", downloads := root / "FashionMNIST" / "raw"):
+    downloads = root / "FashionMNIST" / "raw"
+    for place in (root, root / "fashion-mnist", downloads):
         if all((place / name).is_file() for name in SHA256):
             return place
     if folder:
