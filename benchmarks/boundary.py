@@ -36,7 +36,7 @@ def stopping(net: nn.Module, x: Tensor, y: Tensor, seed: int, *, at_last_right: 
     z, before, on = s.z0.clone(), s.z0.clone(), torch.arange(len(x))
     with frozen(net), channels_last(net):
         for t in range(ATTACK.steps):
-            logits, gradient = s.gradient(net, z[on])
+            logits, gradient = s.gradient(z[on])
             right = logits.argmax(1) == y[on]
             on, gradient, s = on[right], gradient[right], s.of_these(right)
             if not len(on):

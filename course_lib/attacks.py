@@ -120,13 +120,10 @@ class PGD:
              generator: torch.Generator | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Each iterate z_t, t = 0 .. K, and whether the model classifies it correctly. `eps` and
         `step_size` replace the attack's own; they may hold one value per example."""
-        from course_lib.machine import Accelerated
-
-        model = Accelerated(model) if self.bf16 else model
         setup = WalkSetup.of(self, model, x, y, eps, step_size, generator)
         z = setup.z0
         for t in range(self.steps + 1):
-            logits, gradient = setup.gradient(model, z)
+            logits, gradient = setup.gradient(z)
             yield z, logits.argmax(1) == y
             if t < self.steps:
                 z = setup.step(z, gradient, t)
@@ -135,15 +132,14 @@ class PGD:
              step_size: Number | None = None, generator: torch.Generator | None = None,
              extra: int = 0, stop: bool = False) -> Walk:
         """The landmarks of `path` in one pass; with `stop` an example rests at `first_wrong`."""
-        from course_lib.machine import Accelerated, channels_last, enough_memory, kernels
+        from course_lib.machine import channels_last, enough_memory, kernels
 
         integer(extra, "extra", 0)
-        model = Accelerated(model) if self.bf16 else model
         setup = WalkSetup.of(self, model, x, y, eps, step_size, generator)
-        if (kernel := kernels()) and (fields := kernel.walk(setup, model, extra, stop)):
+        if (kernel := kernels()) and (fields := kernel.walk(setup, extra, stop)):
             return Walk(*fields)  # the loop below, as one kernel
-        with channels_last(model), enough_memory():
-            return _walk(model, setup, extra, stop)
+        with channels_last(setup.model), enough_memory():
+            return _walk(setup, extra, stop)
 
     def scale_for(self, x: Tensor) -> Tensor | None:
         """The scale as a tensor [F] that fits the table x [B, F]; None if there is no scale."""
@@ -155,9 +151,10 @@ class PGD:
 
 @dataclass(frozen=True)
 class WalkSetup:
-    """All that a walk needs beside the model: checked inputs, and its noise drawn in advance."""
+    """All that a walk needs: checked inputs, and its noise drawn in advance."""
 
     attack: PGD
+    model: nn.Module
     x: Tensor
     y: Tensor
     eps: Tensor  # [B, 1, 1, 1], or scaled [B, F]; so is the step size
@@ -170,6 +167,9 @@ class WalkSetup:
     @classmethod
     def of(cls, attack: PGD, model: nn.Module, x: Tensor, y: Tensor, eps: Number | None = None,
            step_size: Number | None = None, generator: torch.Generator | None = None) -> Self:
+        from course_lib.machine import Accelerated
+
+        model = Accelerated(model) if attack.bf16 else model
         x, scale = check_images(x, () if y is None else y), attack.scale_for(x)
         e = _budget(attack.eps if eps is None else eps, x, "eps", scale)
         a = _budget(attack.step_size if step_size is None else step_size, x, "step_size", scale)
@@ -184,7 +184,7 @@ class WalkSetup:
         if attack.objective == "kl":
             with frozen(model), torch.no_grad():
                 clean = F.log_softmax(logits_of(model, x, top), 1)
-        return cls(attack, x, y, e, a, z0, noise, clean, top)
+        return cls(attack, model, x, y, e, a, z0, noise, clean, top)
 
     def of_these(self, rows: Tensor) -> Self:
         """The setup of some of the examples, by a mask or by their indices."""
@@ -192,11 +192,11 @@ class WalkSetup:
         return replace(self, x=self.x[rows], y=self.y[rows], eps=self.eps[rows], noise=noise,
                        step_size=self.step_size[rows], z0=self.z0[rows], clean=self.clean[rows])
 
-    def gradient(self, model: nn.Module, z: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """f(z) and grad_z L. The loss is a sum, so each example's gradient is its own."""
-        with torch.enable_grad(), frozen(model):
+        with torch.enable_grad(), frozen(self.model):
             z = z.detach().requires_grad_()
-            logits = logits_of(model, z, self.top)
+            logits = logits_of(self.model, z, self.top)
             if not logits.requires_grad:
                 raise CourseError("PGD needs a gradient, and the model's logits have none.")
             loss = OBJECTIVES[self.attack.objective](logits, self.y, self.clean).sum()
@@ -209,7 +209,7 @@ class WalkSetup:
         return project(z if self.noise is None else z + self.noise[t], self.x, self.eps)
 
 
-def _walk(model: nn.Module, s: WalkSetup, extra: int, stop: bool) -> Walk:
+def _walk(s: WalkSetup, extra: int, stop: bool) -> Walk:
     """`PGD.walk` in PyTorch, step by step: the kernel must equal it."""
     z, before = s.z0, s.z0
     first_wrong, last_right = z.clone(), z.clone()
@@ -220,7 +220,7 @@ def _walk(model: nn.Module, s: WalkSetup, extra: int, stop: bool) -> Walk:
     for t in range(s.attack.steps):
         if not len(z):
             break
-        logits, gradient = s.gradient(model, z)
+        logits, gradient = s.gradient(z)
         right = (logits.argmax(1) == s.y) & (not stop or t - n_right[on] <= extra)
         n_right[on] += right
         new, enough = (~right & (t + 1 - n_right[on] == k) for k in (1, extra + 1))

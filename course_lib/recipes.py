@@ -111,13 +111,9 @@ def _validation(recipe: Recipe, val: Split) -> Callable[[nn.Module, Step], Repor
     wants, averaging = recipe.method.wants_report, recipe.optim.averaging
     if not ((wants and recipe.method.update_every is not None) or (averaging and averaging.accept)):
         return None
-    part, attack = val.take(slice(0, recipe.validation_images)), recipe.validation
-
-    def validate(model: nn.Module, at: Step) -> Report:
-        return evaluate(model, part, attack, name="validation", progress=False,
-                        flips=wants == "flips")
-
-    return validate
+    part = val.take(slice(0, recipe.validation_images))
+    return lambda model, at: evaluate(model, part, recipe.validation, name="validation",
+                                      progress=False, flips=wants == "flips")
 
 
 def _trained_before(name: str, seed: int, places: Sequence[Path | None],

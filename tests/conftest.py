@@ -12,8 +12,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 # holds what is compiled, never data
 os.environ["COURSE_CACHE"] = str(Path(__file__).parent.parent / "build" / "test-cache")
-for _name in ("COURSE_DATA", "COURSE_MODELS"):
-    os.environ.pop(_name, None)
+os.environ.pop("COURSE_MODELS", None)
 os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
 for _name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
     os.environ[_name] = "http://127.0.0.1:9"  # the discard port: a request fails at once

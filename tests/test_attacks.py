@@ -229,8 +229,8 @@ def test_the_kernel_leaves_scaled_attacks_alone():
     model, x, y = build("lenet5"), torch.rand(2, 1, 32, 32), torch.tensor([0, 1])
     setup = WalkSetup.of(PGD(steps=2), model, x, y)
     scaled = dataclasses.replace(setup, attack=PGD(steps=2, scale=UNITS3))
-    assert native.walk(scaled, model, 0, False) is None
-    assert native.library() is None or native.walk(setup, model, 0, False) is not None
+    assert native.walk(scaled, 0, False) is None
+    assert native.library() is None or native.walk(setup, 0, False) is not None
 
 
 QUICK = AutoAttack(attacks=("apgd-ce", "fab-t"))

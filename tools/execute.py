@@ -33,7 +33,6 @@ from tools.common import BUILD, ROOT, write
 KEPT = BUILD / "executed"
 VERSIONS = ("ipykernel", "jupytext", "matplotlib", "matplotlib-inline", "nbclient", "numpy",
             "torch", "torchvision")
-OWN = ("COURSE_DATA", "COURSE_MODELS")  # a user's own data and models
 CELL_SECONDS = 600
 AT_ONCE = min(2, os.cpu_count() or 1)  # notebooks, which share the cores
 PICTURE = re.compile(r'<img[^>]* alt="([^"]*)" src="data:image/png;base64,([^"]+)"')
@@ -73,7 +72,7 @@ def surroundings() -> dict[str, str]:
     """The environment of the kernel: no network, no data but the embedded, no profile of this
     machine."""
     (BUILD / "ipython").mkdir(parents=True, exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if name not in OWN
+    kept = {name: value for name, value in os.environ.items() if name != "COURSE_MODELS"
             and not name.lower().endswith("_proxy")}
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"),
                             NOWHERE)

@@ -50,7 +50,7 @@ def full(folder: Path | None, part: str) -> Split:
                       "embedded, a stratified fifth of them. For all: connect to the internet, or "
                       "name a folder that holds them, root=FOLDER.", CourseWarning, stacklevel=2)
         return embedded(part)
-    return sources.as_split(raw.data.transpose(0, 3, 1, 2), raw.targets, CIFAR10)
+    return Split.of(raw.data, raw.targets, classes=CIFAR10)
 
 
 def from_npz(path: Path, part: str) -> Split:
@@ -59,7 +59,7 @@ def from_npz(path: Path, part: str) -> Split:
             if (size := sum(member.file_size for member in packed.infolist())) > LARGEST:
                 raise ValueError(f"it unpacks to {size:,} bytes")
         with np.load(path, allow_pickle=False) as arrays:
-            split = sources.as_split(arrays[f"x_{part}"], arrays[f"y_{part}"], CIFAR10)
+            split = Split.of(arrays[f"x_{part}"], arrays[f"y_{part}"], classes=CIFAR10)
         have = sha256_of(split.x.numpy().tobytes() + split.y.numpy().tobytes())
         if have != SHA256[part]:
             raise ValueError(f"its {part} part has the sha256 {have}, not the published one")
@@ -73,11 +73,12 @@ def embedded(part: str) -> Split:
     from PIL import Image
 
     folder = data.EMBEDDED / "cifar10"
-    labels = sources.embedded_file(folder, f"{part}-labels")
-    with Image.open(io.BytesIO(sources.embedded_file(folder, f"{part}.webp"))) as image:
+    images, labels = (sources.checked(folder / name, sources.contents(folder)[1].get(name))
+                      for name in (f"{part}.webp", f"{part}-labels"))
+    with Image.open(io.BytesIO(images)) as image:
         sheet = np.asarray(image.convert("RGB"))  # [rows * 32, columns * 32, 3]
-    x = sheet.reshape(-1, 32, sheet.shape[1] // 32, 32, 3).transpose(0, 2, 4, 1, 3)
-    return sources.as_split(x.reshape(-1, 3, 32, 32), np.frombuffer(labels, np.uint8), CIFAR10)
+    x = sheet.reshape(-1, 32, sheet.shape[1] // 32, 32, 3).swapaxes(1, 2).reshape(-1, 32, 32, 3)
+    return Split.of(x, np.frombuffer(labels, np.uint8), classes=CIFAR10)
 
 
 def crop_flip(x: Tensor, generator: torch.Generator) -> Tensor:

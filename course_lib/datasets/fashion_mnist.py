@@ -3,7 +3,7 @@
 Embedded are all 10,000 test images and 6,000 training images, stratified.
 """
 
-import gzip
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,13 @@ from course_lib.files import cache_dir
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker",
            "Bag", "Ankle boot")
-FASHION_MD5 = {  # of the four files' uncompressed content, as published
-    "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-    "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
-    "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
-    "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+SHA256 = {  # of the published files, unpacked
+    "train-images-idx3-ubyte.gz":
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte.gz":
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte.gz": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte.gz": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
 
 
@@ -33,45 +35,43 @@ def full(folder: Path | None, part: str) -> Split:
     """From the user's folder. Without one, all test images are embedded, and the 60,000 training
     images lie in the cache or are downloaded into it."""
     embeds = folder is None and part == "test"
-    return embedded(part) if embeds else read(training_folder(folder), part)
+    return embedded(part) if embeds else read(training_folder(folder), part, SHA256)
 
 
 def embedded(part: str) -> Split:
-    return read(data.EMBEDDED / "fashion-mnist", part)
+    folder = data.EMBEDDED / "fashion-mnist"
+    return read(folder, part, sources.contents(folder)[1])
 
 
 def training_folder(folder: Path | None = None) -> Path:
     """Where the published files are: in this folder or below, or in the cache."""
     root = folder or cache_dir()
-    places = root, root / "fashion-mnist", root / "FashionMNIST" / "raw"
-    try:
-        return sources.folder_with(FASHION_MD5, *places)
-    except CourseError:
-        if folder:
-            raise
+    downloads = root / "FashionMNIST" / "raw"
+    for place in (root, root / "fashion-mnist", downloads):
+        if all((place / name).is_file() for name in SHA256):
+            return place
+    if folder:
+        raise CourseError(f"{folder} lacks Fashion-MNIST. Put all of {', '.join(SHA256)} there.")
     sources.opened("FashionMNIST", None, "the files of the 60,000 training images", " Or name "
                    "their folder (root=FOLDER), or ask for the 6,000 embedded ones: limit=6000.")
-    return places[-1]
+    return downloads
 
 
-def read(place: Path, part: str) -> Split:
+def read(place: Path, part: str, hashes: Mapping[str, str]) -> Split:
     """The "train" or "test" images of a folder, resized with Pillow's bilinear filter, which gives
     the bytes of torchvision's Resize."""
     from PIL import Image
 
     prefix = "t10k" if part == "test" else part
-    images, labels = (read_idx(place, f"{prefix}-{kind}-ubyte")
-                      for kind in ("images-idx3", "labels-idx1"))
+    images, labels = (read_idx(place / name, hashes.get(name)) for name in (
+        f"{prefix}-images-idx3-ubyte.gz", f"{prefix}-labels-idx1-ubyte.gz"))
     resized = [np.asarray(Image.fromarray(image).resize((32, 32), Image.Resampling.BILINEAR))
                for image in images]
-    return sources.as_split(np.stack(resized)[:, None], labels, FASHION)
+    return Split.of(np.stack(resized), labels, classes=FASHION)
 
 
-def read_idx(place: Path, name: str) -> np.ndarray:
+def read_idx(path: Path, sha256: str | None) -> np.ndarray:
     """The array in an IDX file: a big-endian int32 for each dimension, then the bytes."""
-    if place == data.EMBEDDED / "fashion-mnist":
-        body = gzip.decompress(sources.embedded_file(place, f"{name}.gz"))
-    else:
-        body = sources.checked(place, name, FASHION_MD5[name], method="md5")
+    body = sources.checked(path, sha256)
     dims = np.frombuffer(body, ">i4", count=body[3], offset=4)
     return np.frombuffer(body, np.uint8, offset=4 + 4 * body[3]).reshape(dims)

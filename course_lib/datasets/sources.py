@@ -1,26 +1,22 @@
 """Where the files of a data set come from, and how they are checked before anything is parsed."""
 
 import gzip
-import hashlib
 import os
 import pickle
 import sys
 import tarfile
 import types
 import zlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from course_lib import data
 from course_lib.data import TRAIN_SHARE, Dataset, Split, halves
 from course_lib.errors import CourseError
-from course_lib.files import cache_dir, locked, parse_json, read_bytes, within
+from course_lib.files import cache_dir, locked, parse_json, read_bytes, sha256_of, within
 
 Root = str | os.PathLike[str] | None
 LARGEST = 64 << 20  # bytes; no published file that we unpack is larger
@@ -34,8 +30,7 @@ def dataset(name: str, root: Root, limit: int | None, seed: int,
             embedded: Callable[[str], Split] | None = None) -> Dataset:
     """The data set from `embedded(part)` where a small limit asks for it, else from
     `read(folder, part)`: "train" or "test", in the folder that the user names, if any."""
-    named = root or os.environ.get("COURSE_DATA")
-    folder = Path(named) if named else None
+    folder = Path(root) if root else None
     if embedded and folder is None and limit is not None:
         most, _ = contents(data.EMBEDDED / name)
         if limit <= most:
@@ -48,15 +43,10 @@ def dataset(name: str, root: Root, limit: int | None, seed: int,
 
 def contents(folder: Path) -> tuple[int, dict[str, str]]:
     """What contents.json says of an embedded data set: how many training images it holds, and
-    each file's sha256."""
+    the sha256 of each file's content."""
     path = folder / "contents.json"
     content = parse_json(read_bytes(path), path)
     return content.get("training_images", 0), content.get("sha256", {})
-
-
-def embedded_file(folder: Path, name: str) -> bytes:
-    """The bytes of an embedded file, as they are stored."""
-    return checked(folder, name, contents(folder)[1].get(name), unpack=False)
 
 
 def embedded_halves(pool: Split, limit: int, seed: int, most: int) -> tuple[Split, Split]:
@@ -68,40 +58,19 @@ def embedded_halves(pool: Split, limit: int, seed: int, most: int) -> tuple[Spli
     return pool.take(slice(0, n_train)), pool.take(slice(cut, cut + limit - n_train))
 
 
-def find_file(place: Path, name: str) -> Path | None:
-    return next((p for p in (place / name, place / f"{name}.gz") if p.is_file()), None)
-
-
-def folder_with(names: Collection[str], *places: Path) -> Path:
-    """The place that holds all these files, plain or as .gz."""
-    place = max(places, key=lambda p: sum(find_file(p, name) is not None for name in names))
-    if lacks := [name for name in names if find_file(place, name) is None]:
-        raise CourseError(f"{place} lacks {', '.join(lacks)}. Put the {len(names)} files of the "
-                          "data set there, plain or as .gz.")
-    return place
-
-
-def checked(place: Path, name: str, want: str | None, *, method: str = "sha256",
-            unpack: bool = True) -> bytes:
-    """The content of a file once its hash is the published one; a .gz file is unpacked first, and
-    no further than LARGEST: people pack these files anew, so its own hash tells nothing."""
-    path = find_file(place, name) or place / name
+def checked(path: Path, sha256: str | None) -> bytes:
+    """The content of a file, unpacked if it is a .gz, once its hash is the published one. People
+    pack these files anew, so the hash is the content's; no more than LARGEST is unpacked for it."""
     try:
-        with gzip.open(path) if unpack and path.suffix == ".gz" else path.open("rb") as f:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as f:
             raw = f.read(LARGEST)
     except (OSError, EOFError, zlib.error) as e:
         raise CourseError(f"{path} is missing or damaged ({e}). Fetch it again, or reinstall the "
                           "course.") from None
-    if (have := hashlib.new(method, raw, usedforsecurity=False).hexdigest()) != want:
-        raise CourseError(f"{path} is not the published file: its {method} is {have}, not {want}. "
+    if (have := sha256_of(raw)) != sha256:
+        raise CourseError(f"{path} is not the published file: its sha256 is {have}, not {sha256}. "
                           "Fetch it again, or reinstall the course.")
     return raw
-
-
-def as_split(x: np.ndarray, y: Any, classes: Iterable[str]) -> Split:
-    """NumPy's images [N, C, H, W] and labels as a split."""
-    return Split(torch.from_numpy(np.ascontiguousarray(x)),
-                 torch.from_numpy(np.asarray(y, np.int64)), tuple(classes))
 
 
 def opened(kind: str, folder: Path | None, files: str, more: str = "", **words: Any) -> Any:

@@ -86,11 +86,10 @@ def torchvision() -> Iterator[Finding]:
 def embedded_data() -> Iterator[Finding]:
     """Every file of the embedded data."""
     for folder in sorted(p for p in data.EMBEDDED.iterdir() if p.is_dir()):
-        table = folder.name == "adult"  # whose hashes are those of the unpacked files
+        table = folder.name == "adult"  # which has no contents.json
         hashes = adult.SHA256 if table else sources.contents(folder)[1]
         yield hashed(f"embedded {folder.name}", [
-            partial(sources.checked, folder, name, sha256, unpack=table)
-            for name, sha256 in hashes.items()])
+            partial(sources.checked, folder / name, sha256) for name, sha256 in hashes.items()])
 
 
 def models() -> Iterator[Finding]:

@@ -88,12 +88,12 @@ def _pass(x: Tensor, p: Tensors, **tensors: Tensor | None) -> None:
     call.run("lenet_pass", p, x=x, **tensors)
 
 
-def walk(setup: Any, model: nn.Module, extra: int, stop: bool) -> tuple[Tensor, ...] | None:
+def walk(setup: Any, extra: int, stop: bool) -> tuple[Tensor, ...] | None:
     """The five fields of a Walk from a WalkSetup; None where the kernel does not serve."""
     x, y, attack = setup.x, setup.y, setup.attack
-    if not attack.steps or attack.scale or not serves(model, x):
+    if not attack.steps or attack.scale or not serves(setup.model, x):
         return None
-    p = parameters(model)
+    p = parameters(setup.model)
     if attack.objective not in OBJECTIVES or int(y.max()) >= len(p[-1]):
         return None  # PyTorch raises the error
     z = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(3)]

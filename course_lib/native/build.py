@@ -71,11 +71,12 @@ def _found_or_compiled(cxx: str) -> ctypes.CDLL:
     """From the cache, or compiled and put there. A name ends in the file's own hash: loading a
     damaged library could crash."""
     folder, name = cache_dir() / "native", f"lenet-{key(cxx)}-"
-    with contextlib.suppress(OSError):  # it cannot be made or read
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in folder.glob(name + "*.so"):
-            if _ours(folder, path) and path.name == name + _ending(path.read_bytes()):
-                return _load(path)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _ours(folder):
+        raise CourseError(f"other users may write to {folder}")
+    for path in folder.glob(name + "*.so"):
+        if _ours(path) and path.name == name + _ending(path.read_bytes()):
+            return _load(path)
     with tempfile.TemporaryDirectory() as scratch:
         fresh = Path(scratch) / "lenet.so"
         done = _run([cxx, *flags(), str(SOURCE), "-o", str(fresh)])
@@ -83,22 +84,16 @@ def _found_or_compiled(cxx: str) -> ctypes.CDLL:
             last = (done.stderr.strip() or "no message").splitlines()[-1]
             raise CourseError(f"{cxx} failed: {last[:200]}")
         raw = fresh.read_bytes()
-        try:
-            if folder.is_dir() and not _ours(folder):
-                raise CourseError(f"other users may write to {folder}")
-            write_together({folder / (name + _ending(raw)): raw})
-        except CourseError as why:
-            log.warning("The C++ kernel is built anew in each process, because it cannot be kept "
-                        "in the cache: %s", why)
-            return _load(fresh)  # once loaded, its file may go
-        return _load(folder / (name + _ending(raw)))
+    path = folder / (name + _ending(raw))
+    write_together({path: raw})
+    return _load(path)
 
 
-def _ours(*paths: Path) -> bool:
-    """Do they belong to this user or to root, and may no other write to them? What is loaded runs
+def _ours(path: Path) -> bool:
+    """Does it belong to this user or to root, and may no other write to it? What is loaded runs
     with this user's rights. A link counts as one that all may write to."""
-    return os.name == "nt" or all(at.st_uid in (0, os.getuid()) and not at.st_mode & 0o022
-                                  for at in (path.lstat() for path in paths))
+    at = path.lstat()
+    return os.name == "nt" or (at.st_uid in (0, os.getuid()) and not at.st_mode & 0o022)
 
 
 def _ending(raw: bytes) -> str:

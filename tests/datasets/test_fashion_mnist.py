@@ -1,14 +1,10 @@
 """Fashion-MNIST from each of its sources, whole and damaged, and the door to torchvision."""
 
 import gzip
-import hashlib
 import json
-import os
 import shutil
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -18,7 +14,8 @@ import torch
 from course_lib import CourseError, data, load
 from course_lib.data import EMBEDDED, Split, halves
 from course_lib.datasets import sources
-from course_lib.datasets.fashion_mnist import FASHION, FASHION_MD5, read_idx
+from course_lib.datasets.fashion_mnist import FASHION, SHA256, read_idx
+from course_lib.files import sha256_of
 from tests.helpers import THREE, split
 
 
@@ -63,29 +60,25 @@ def test_the_embedded_images_split_as_in_the_full_set():
         assert [s.digest() for s in mine] == [s.digest() for s in halves(full, limit, 0)]
 
 
-@pytest.fixture(params=["plain", "compressed"])
-def folder(request, tmp_path, monkeypatch):
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
     """A small 'Fashion-MNIST' in its own format, whose hashes count as the published ones."""
     place, rng = tmp_path / "named", np.random.default_rng(0)
     place.mkdir()
-    for name in FASHION_MD5:
+    for name in SHA256:
         n = {"train": 200, "t10k": 60}[name.split("-")[0]]
         a = rng.integers(0, 256, (n, 28, 28)) if "images" in name else np.arange(n) % 10
         content = (b"\0\0\x08" + bytes([a.ndim]) + np.array(a.shape, ">i4").tobytes()
                    + a.astype(np.uint8).tobytes())
-        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        monkeypatch.setitem(FASHION_MD5, name, md5)
-        if request.param == "plain":
-            (place / name).write_bytes(content)
-        else:
-            (place / f"{name}.gz").write_bytes(gzip.compress(content))
+        monkeypatch.setitem(SHA256, name, sha256_of(content))
+        (place / name).write_bytes(gzip.compress(content))
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
     return place
 
 
-def test_a_named_folder_then_the_cache_and_a_download_comes_last(folder, tmp_path, monkeypatch):
-    inside = "fashion-mnist" if next(folder.iterdir()).suffix else "FashionMNIST/raw"
-
+@pytest.mark.parametrize("inside", ["fashion-mnist", "FashionMNIST/raw"])
+def test_a_named_folder_then_the_cache_and_a_download_comes_last(inside, folder, tmp_path,
+                                                                 monkeypatch):
     class Datasets:
         @staticmethod
         def FashionMNIST(place, download):
@@ -97,81 +90,78 @@ def test_a_named_folder_then_the_cache_and_a_download_comes_last(folder, tmp_pat
     d = load("fashion-mnist", root=tmp_path / "root")
     assert [len(s) for s in (d.train, d.val, d.test)] == [160, 40, 60]
     assert sorted(d.whole().train.y.tolist()) == sorted(n % 10 for n in range(200))
-    with mock.patch.dict(os.environ, COURSE_DATA=str(tmp_path / "root")):
-        again = load("fashion-mnist")
-    assert again.train.digest() == d.train.digest() and again.test.digest() == d.test.digest()
     monkeypatch.setattr(sources, "torchvision_datasets", lambda: Datasets)
     assert load("fashion-mnist").train.digest() == d.train.digest()
     shutil.rmtree(tmp_path / "cache")
-    shutil.copytree(folder, tmp_path / "cache" / inside, dirs_exist_ok=True)
+    shutil.copytree(folder, tmp_path / "cache" / inside)
     monkeypatch.setattr(sources, "torchvision_datasets", lambda: pytest.fail("it is in the cache"))
     assert load("fashion-mnist").train.digest() == d.train.digest()
 
 
-Damage = Callable[[Path], object]
-
-
-def remove(part):
-    return lambda place: [path.unlink() for path in place.glob(f"{part}*")]
-
-
-def rewrite(name, change):
-    def damage(place):
-        path = next(place.glob(f"{name}*"))
-        path.write_bytes(change(path.read_bytes()))
-
-    return damage
-
-
-def flip(name, at):
-    """One bit of one byte; byte 10 begins the compressed data, -1 ends the length that gzip
-    checks."""
-    return rewrite(name, lambda raw: raw[:at] + bytes([raw[at] ^ 0x02]) + raw[at:][1:])
-
-
-BYTES = (3, 10, 1000, -1)
 WRONG = "(damaged|not the published file).*etch it again, or reinstall"
-DAMAGE: list[tuple[Damage, str]] = [
-    (remove("train"), "lacks train-images-idx3-ubyte, train-labels"),
-    (shutil.rmtree, "lacks train-images.*t10k-labels.*Put the 4 files"),
-    (rewrite("t10k-images", lambda raw: b""), f"t10k-images.*{WRONG}"),
-    *((flip("train-images", at), f"train-images.*{WRONG}") for at in BYTES),
-    (lambda p: shutil.copy(next(p.glob("t10k-labels*")), next(p.glob("train-labels*"))),
-     "not the published file: its md5 is")]
 
 
-def test_a_damaged_folder(folder, monkeypatch):
-    for i, (damage, say) in enumerate(DAMAGE):
-        place = shutil.copytree(folder, folder.parent / str(i) / "it")
-        damage(place)
-        before = sorted(place.parent.rglob("*"))
-        with pytest.raises(CourseError, match=say):
-            d = load("fashion-mnist", root=place)
-            assert len(d.test) == 60, "training images are read when they are asked for"
-            d.train  # noqa: B018
-        assert sorted(place.parent.rglob("*")) == before
-    monkeypatch.setattr(sources, "LARGEST", 10_000)  # of 47,056 bytes, and read no further
-    with pytest.raises(CourseError, match="t10k-images.*not the published file"):
+def damaged(good):
+    """Cut, empty, or with another bit: byte 10 of a .gz begins the compressed data, -1 ends the
+    length that gzip checks."""
+    flipped = (good[:at] + bytes([good[at] ^ 0x02]) + good[at:][1:] for at in (3, 10, 1000, -1))
+    return [b"", good[:1000], *flipped]
+
+
+def test_a_file_is_what_was_published_or_refused(tmp_path, monkeypatch):
+    content, path = np.random.default_rng(0).bytes(5000), tmp_path / "x.gz"
+    good, sha256 = gzip.compress(content), sha256_of(content)
+    with pytest.raises(CourseError, match=r"x\.gz is missing or damaged"):
+        sources.checked(path, sha256)
+    path.write_bytes(good)
+    assert sources.checked(path, sha256) == content
+    for bad in damaged(good):
+        path.write_bytes(bad)
+        with pytest.raises(CourseError, match=rf"x\.gz.*{WRONG}"):
+            sources.checked(path, sha256)
+    path.write_bytes(good)
+    monkeypatch.setattr(sources, "LARGEST", 4999)  # and read no further
+    with pytest.raises(CourseError, match="not the published file"):
+        sources.checked(path, sha256)
+
+
+def test_a_damaged_folder(folder):
+    (folder / "train-labels-idx1-ubyte.gz").write_bytes(
+        (folder / "t10k-labels-idx1-ubyte.gz").read_bytes())
+    d = load("fashion-mnist", root=folder)  # training images are read when they are asked for
+    with pytest.raises(CourseError, match="train-labels.*not the published file"):
+        d.train  # noqa: B018
+    (folder / "train-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(CourseError, match="lacks Fashion-MNIST. Put all of train-images.*t10k-"):
         load("fashion-mnist", root=folder)
 
 
-EMBEDDED_DAMAGE: list[tuple[str, Damage, str]] = [
-    *(("fashion-mnist", flip("t10k-labels", at), f"t10k-labels.*{WRONG}") for at in BYTES),
-    ("fashion-mnist", flip("train-images", 10_000), f"train-images.*{WRONG}"),
-    ("fashion-mnist", remove("train-labels"), "train-labels.*missing.*reinstall the course"),
-    ("fashion-mnist", remove("contents"), "contents.json cannot be read.*restore"),
-    *(("fashion-mnist", rewrite("contents", lambda _, new=new: new), say) for new, say in (
-        (b"[1]", "contents.json is damaged"), (b'{"training_images": 6000}', WRONG))),
-    ("cifar10", flip("test.webp", 1000), f"test.webp.*{WRONG}"),
-    ("cifar10", flip("test-labels", 1000), f"test-labels.*{WRONG}")]
-
-
-def test_damaged_embedded_data(tmp_path, monkeypatch):
-    for i, (name, damage, say) in enumerate(EMBEDDED_DAMAGE):
-        damage(shutil.copytree(EMBEDDED / name, tmp_path / str(i) / name))
-        monkeypatch.setattr(data, "EMBEDDED", tmp_path / str(i))
-        with pytest.raises(CourseError, match=say):
+@pytest.mark.parametrize(("name", "file"), [
+    ("fashion-mnist", "t10k-labels-idx1-ubyte.gz"), ("fashion-mnist", "train-images-idx3-ubyte.gz"),
+    ("adult", "adult.test.gz"), ("adult", "adult.data.gz"), ("cifar10", "test.webp"),
+    ("cifar10", "train-labels")])
+def test_damaged_embedded_data(name, file, tmp_path, monkeypatch):
+    path = shutil.copytree(EMBEDDED / name, tmp_path / name) / file
+    monkeypatch.setattr(data, "EMBEDDED", tmp_path)
+    for bad in damaged(path.read_bytes()):
+        path.write_bytes(bad)
+        with pytest.raises(CourseError, match=f"{file}.*{WRONG}"):
             load(name, limit=100).train  # noqa: B018
+    path.unlink()
+    with pytest.raises(CourseError, match=f"{file} is missing.*reinstall the course"):
+        load(name, limit=100).train  # noqa: B018
+
+
+def test_damaged_contents(tmp_path, monkeypatch):
+    path = shutil.copytree(EMBEDDED / "cifar10", tmp_path / "cifar10") / "contents.json"
+    monkeypatch.setattr(data, "EMBEDDED", tmp_path)
+    for bad, say in ((b"[1]", "contents.json is damaged"), (b'{"training_images": 2000}', WRONG)):
+        path.write_bytes(bad)
+        with pytest.raises(CourseError, match=say):
+            load("cifar10", limit=100)
+    path.unlink()
+    with pytest.raises(CourseError, match="contents.json cannot be read.*restore"):
+        load("cifar10", limit=100)
 
 
 def test_images_are_resized_as_torchvision_does_byte_for_byte():
@@ -180,7 +170,8 @@ def test_images_are_resized_as_torchvision_does_byte_for_byte():
     sources.torchvision_datasets()  # makes torchvision importable
     from torchvision.transforms import Resize
 
-    real = read_idx(EMBEDDED / "fashion-mnist", "t10k-images-idx3-ubyte")[:200]
+    name = "t10k-images-idx3-ubyte.gz"
+    real = read_idx(EMBEDDED / "fashion-mnist" / name, SHA256[name])[:200]
     theirs = np.stack([np.asarray(Resize(32)(Image.fromarray(image))) for image in real])
     assert np.array_equal(load("fashion-mnist").test.x[:200, 0].numpy(), theirs)
 

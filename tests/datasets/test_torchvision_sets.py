@@ -138,9 +138,6 @@ def test_from_a_folder_and_from_the_cache(name, place, monkeypatch):
     assert load(name, root=place, seed=1).train.digest() != full.train.digest()
     monkeypatch.setenv("COURSE_CACHE", str(place))
     assert load(name).test.digest() == full.test.digest()
-    monkeypatch.setenv("COURSE_DATA", str(place))
-    monkeypatch.setenv("COURSE_CACHE", str(place / "nothing"))
-    assert load(name).test.digest() == full.test.digest() and not (place / "nothing").exists()
     (empty := place.parent / "empty").mkdir()
     say = f"nothing is downloaded into a folder that you name .* Put .*{MISSING[name]}.* there, or "
     with pytest.raises(CourseError, match=f"is not complete in {empty}, and {say}"):

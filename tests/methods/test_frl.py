@@ -161,7 +161,7 @@ def test_the_reports_boundary_loss_has_the_clean_prediction_and_its_weight():
 
 
 @pytest.mark.parametrize(("say", "bad"), [
-    ("variant of frl 'x'", lambda: FRL(variant="x")), ("clip is", lambda: FRL(clip=(2.0, 1.0))),
+    ("clip is", lambda: FRL(clip=(2.0, 1.0))),
     ("variant in authors_2022 'rm'", lambda: FRL.preset("authors_2022", "rm")),
     ("validate", lambda: FRL().update(FRL().init_state(2), None, at())),
     ("flips", lambda: FRLReport().update({}, report([0, 0], [1, 1]), at()))])

@@ -114,8 +114,17 @@ def test_natural_and_adversarial_training_by_hand():
     loss = loss_of(pgd_at(attack), model)
     assert_close(loss, F.cross_entropy(model(attack(model, X, Y)), Y))
     assert loss > natural + 0.01
-    with pytest.raises(CourseError, match=r"mix is .*from 0 to 1"):
-        pgd_at(mix=1.1)
+
+
+@pytest.mark.parametrize(("name", "word", "most"), [
+    (name, *limit) for name, cls in METHODS.items() for limit in cls.limits])
+def test_what_is_beyond_a_limit_is_refused(name, word, most):
+    usual = getattr(METHODS[name](), word)
+    numbers = [-0.1, torch.nan, *[1.1] * (most == 1)]
+    for bad in numbers if isinstance(most, float) else ["x"]:
+        given = (bad,) * len(usual) if isinstance(usual, tuple) else bad
+        with pytest.raises(CourseError, match=f"{word} (of {name} 'x'|is .*{name} takes)"):
+            METHODS[name](**{word: given})
 
 
 @pytest.mark.parametrize(("n", "mix", "attacked"), [

@@ -41,7 +41,7 @@ import urllib.request
 try:
     urllib.request.urlopen("http://example.org", timeout=5)
 except OSError:
-    print("no network, no data folder:", os.environ.get("COURSE_DATA"))
+    print("no network, no models folder:", os.environ.get("COURSE_MODELS"))
 
 # %%
 third = 1 / 3

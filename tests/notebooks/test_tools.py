@@ -77,7 +77,7 @@ def test_the_stored_notebook_holds_outputs_and_nothing_of_the_machine(built: Pat
     assert [cell.execution_count for cell in code] == [1, 2, 3, 4]
     assert [output.output_type for output in code[1].outputs] == [
         "display_data"], "the figure stays, the progress bar goes"
-    assert code[2].outputs[0].text == "no network, no data folder: None\n"
+    assert code[2].outputs[0].text == "no network, no models folder: None\n"
     assert code[3].outputs[0].text == "0.33\n"
     assert set(notebook.metadata) == {"kernelspec", "language_info", "course"}
     assert notebook.metadata.course == {"code": notebooks.code_hash(notebook)}
