@@ -229,7 +229,7 @@ for _ in range(100):
     mu = (low + high) / 2
     w = 1 / (mu - a) / (1 / (mu - a)).sum()
     low, high = (mu, high) if -np.log(C * w).mean() > tau else (low, mu)
-assert np.allclose(w, faal.worst_weights(a, tau), atol=1e-6)
+assert np.allclose(w, faal.worst_weights(torch.tensor(a), tau), atol=1e-6)
 print(w.round(3))
 
 # %% [markdown]

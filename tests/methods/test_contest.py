@@ -98,11 +98,11 @@ def test_cfas_margins_and_betas_act_on_their_own_class():
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=10), st.floats(0.02, 1.5))
-def test_faals_bisection_finds_what_a_general_solver_finds(values, tau):
+def test_faals_search_finds_what_a_general_solver_finds(values, tau):
     """To 1e-8 of the objective; the weights lie in the simplex and on the edge of the ball."""
     a, n = np.array(values), len(values)
     assume(np.ptp(a) > 0.01)
-    w = worst_weights(a, tau)
+    w = worst_weights(torch.tensor(a), tau).numpy()
     assert w.min() > 0 and w.sum() == pytest.approx(1)
     assert -np.log(n * w).mean() == pytest.approx(tau)
     found = minimize(lambda v: -v @ a, 0.9 * w + 0.1 / n, jac=lambda v: -a, method="SLSQP",
@@ -111,12 +111,14 @@ def test_faals_bisection_finds_what_a_general_solver_finds(values, tau):
                          {"type": "ineq", "fun": lambda v: tau + np.log(n * v).mean(),
                           "jac": lambda v: 1 / (n * v)}])
     assert -found.fun == pytest.approx(w @ a, abs=1e-8)
-    np.testing.assert_allclose(worst_weights(7 * a - 3, tau), w, atol=1e-9)
+    np.testing.assert_allclose(worst_weights(torch.tensor(7 * a - 3), tau), w, atol=1e-9)
 
 
 def test_faals_wide_ball_leaves_the_class_of_the_largest_margin_alone():
-    np.testing.assert_allclose(worst_weights(np.array([0.1, 0.3, 0.2]), 30), [0, 1, 0], atol=1e-9)
-    assert worst_weights(np.ones(4), 0.5).tolist() == [0.25] * 4
+    double = torch.float64
+    one = worst_weights(tensor([0.1, 0.3, 0.2], dtype=double), 30)
+    assert_close(one, tensor([0.0, 1.0, 0.0], dtype=double), atol=1e-9, rtol=0)
+    assert worst_weights(torch.ones(4, dtype=double), 0.5).tolist() == [0.25] * 4
     model, wide = Small().eval(), loss_of(METHODS["faal"](tau=30.0, attack=CLEAN))
     alone = [PGD_AT.loss(model, X[own], Y[own], {}, at()) for own in OWN]
     assert_close(wide, max(alone))
