@@ -17,9 +17,7 @@ from course_lib.errors import CourseError
 from course_lib.files import sha256_of, within, write_new, write_together
 
 RECORD = "store.json"  # what the checkpoints are of, for people and the explorer
-KEEP = 3  # so many of the newest that verify; older ones are deleted
-CHUNK = 1 << 20  # bytes that are read at once
-SPARES = 4  # how many second names, "name (1)" .., are tried where a damaged file has the first
+KEEP = 3  # so many of the newest that were verified; older ones are deleted
 NAME = re.compile(r"ckpt-(0|[1-9][0-9]{0,17})-([0-9a-f]{64})(?: \([0-9]{1,3}\))?")
 T = TypeVar("T")
 
@@ -34,8 +32,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.disk: Any = os  # the system calls; tests put a disk here that fails, lies or stops
-        self.verdicts: dict[str, bool] = {}  # does a file verify that was written or read here?
-        self.chunks = 0  # how many were read
+        self.verified: set[str] = set()  # what this process wrote, or read whole
 
     def answer(self, call: Callable[[], T]) -> T:
         """What a call that reads this folder returns."""
@@ -51,15 +48,11 @@ class Folder:
                 self.disk.fsync(file)  # without it a power cut can undo the rename
             finally:
                 self.disk.close(file)
-        self.verdicts[name] = True
+        self.verified.add(name)
 
     def read_file(self, name: str) -> bytes:
-        data = bytearray()
         with open(self.path / name, "rb", opener=self.disk.open) as file:
-            while chunk := file.read(CHUNK):
-                data += chunk
-                self.chunks += 1
-        return bytes(data)
+            return file.read()
 
     def checkpoints(self) -> list[tuple[int, str]]:
         """The step and name of each checkpoint. Drive may have second copies, "name (1)"."""
@@ -72,23 +65,20 @@ class Folder:
     def read(self, name: str) -> bytes:
         """The bytes of a checkpoint; Damaged if they do not hash to its name."""
         data = self.read_file(name)
-        self.verdicts[name] = sha256_of(data) in name
-        if not self.verdicts[name]:
+        if sha256_of(data) not in name:
             raise Damaged(f"its {len(data):,} bytes do not hash to its name: it is damaged")
+        self.verified.add(name)
         return data
 
     def prune(self) -> None:
-        """Delete what is older than the newest `KEEP` that verify."""
+        """Delete what is older than the newest `KEEP` that this process has verified."""
         good: set[str] = set()
         for _, name in sorted(self.checkpoints(), reverse=True):
             if len(good) == KEEP:
                 with suppress(FileNotFoundError):  # another writer was quicker
                     self.delete(self.path / name)
-            else:
-                if name not in self.verdicts:
-                    with suppress(Damaged, OSError):
-                        self.read(name)
-                good |= {name.partition(" ")[0]} if self.verdicts.get(name) else set()
+            elif name in self.verified:
+                good.add(name.partition(" ")[0])
 
     def delete(self, path: Path) -> None:
         self.disk.unlink(path)
@@ -103,7 +93,7 @@ class Mirror(Folder):
     and training does not wait for a disk that gives no sign of life.
     """
 
-    patience = 20.0  # seconds without an answer or a byte, until training goes on without it
+    patience = 60.0  # seconds without an answer, until training goes on without it
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -125,7 +115,7 @@ class Mirror(Folder):
         if self._busy:
             raise TimeoutError(errno.ETIMEDOUT, f"no answer in {self.patience:g} s")
         self._busy = True
-        return within(self.patience, ending, lambda: self.chunks)
+        return within(self.patience, ending)
 
     def _find_home(self) -> None:
         home = next(parent for parent in self.path.absolute().parents if parent.is_dir())
@@ -145,11 +135,11 @@ class Mirror(Folder):
             with suppress(FileExistsError):
                 write_new(self.path / RECORD, self.record, self.disk)
             self.record = b""
-        for copy in (name, *(f"{name} ({i + 1})" for i in range(SPARES))):
+        for copy in (name, f"{name} (1)", f"{name} (2)"):
             with suppress(FileExistsError):  # from an earlier try, perhaps a good one
                 write_new(self.path / copy, data, self.disk)
             if self.read_file(copy) == data:
-                self.verdicts[copy] = True
+                self.verified.add(copy)
                 return
         raise OSError(errno.EIO, "a file does not read back as it was written")
 

@@ -17,9 +17,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import platform
 import re
-import time
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
@@ -30,7 +28,7 @@ from typing import Any
 from course_lib.checkpoints.disk import RECORD, Damaged, Folder, Mirror
 from course_lib.checkpoints.packing import SaveError, pack, unpack
 from course_lib.errors import CourseError
-from course_lib.files import check_writable, reason, take_lock
+from course_lib.files import reason, take_lock
 
 Checkpoint = tuple[int, dict[str, Any], dict[str, Any]]  # step, about, state
 
@@ -76,42 +74,23 @@ class Store:
             self._warn(f"This run goes on in another environment, {moved}: results should be "
                        "equivalent, but may not be bit-identical.")
         self._about = {"identity": dict(identity), "environment": dict(environment)}
+        record = json.dumps(self._about, indent=1).encode()
         if self.mirror:
-            self.mirror.record = json.dumps(self._about, indent=1).encode()
+            self.mirror.record = record
         try:
-            self._become_the_only_writer()
-        except OSError as error:
-            problem = f"{self.dir} cannot be written to ({reason(error)})"
-            if self.mirror:
-                try:
-                    self.mirror.answer(partial(check_writable, self.mirror.path, 0))
-                    return self._warn(f"{problem}. Checkpoints are saved in {self.mirror.path} "
-                                      "only.")
-                except OSError as other:
-                    problem += f", nor can {self.mirror.path} ({reason(other)})"
-            raise CourseError(f"Nothing of this training could be saved: {problem}. Make space "
-                              "there, or choose a folder that you may write to.") from None
-
-    def _become_the_only_writer(self) -> None:
-        """Take a lock that the system gives back when this process dies, and note who has it.
-
-        It spares a student two runs that undo each other's progress. Stores of one process share
-        it, so a stopped cell can run again. Files stay complete without it, and readers need none.
-        """
-        try:
-            # a singleton counts how often this process took it
+            # The system gives it back when this process dies. It spares a student two runs that
+            # undo each other's progress; files stay complete without it, and readers need none. A
+            # singleton is shared by the stores of one process, so a stopped cell can run again.
             self._lock = self._lock or take_lock(self.dir, 0, thread_local=False, is_singleton=True)
+            self.folder.write(RECORD, record)
         except TimeoutError:
-            writer = "another process"
-            with suppress(OSError, ValueError, LookupError, TypeError):
-                writer = json.loads(self.folder.read_file(RECORD))["writer"]
-            raise CourseError(f"{self.dir} is being written by {writer}. Stop that run, or restart "
-                              "its kernel, and run this again; or go on in an empty store beside "
-                              "it: store.fresh().") from None
-        for part in self.dir.glob(".part-*"):  # what killed saves left half-written
-            part.unlink(missing_ok=True)
-        writer = f"process {os.getpid()} on {platform.node()} (since {time.ctime()})"
-        self.folder.write(RECORD, json.dumps({**self._about, "writer": writer}, indent=1).encode())
+            raise CourseError(f"{self.dir} is being written by another process. Stop that run, or "
+                              "restart its kernel, and run this again; or go on in an empty store "
+                              "beside it: store.fresh().") from None
+        except OSError as error:
+            raise CourseError(f"Nothing of this training could be saved: {self.dir} cannot be "
+                              f"written to ({reason(error)}). Make space there, or choose a folder "
+                              "that you may write to.") from None
 
     def latest(self) -> tuple[int, dict[str, Any]] | None:
         """(step, state) of the newest checkpoint that verifies, or None. Warns of those that do
@@ -134,7 +113,6 @@ class Store:
             except (Damaged, OSError) as error:
                 if not os.path.lexists(folder.path / name):  # a writer that has newer ones
                     return self._read_newest()
-                folder.verdicts[name] = False
                 self._warn(f"{folder.path / name} is skipped: {error}.")
         return None
 
@@ -170,15 +148,15 @@ class Store:
 
     def fresh(self) -> Store:
         """A new, empty store beside this one, dir-2, dir-3 and so on, and its mirror alike."""
-        return self._beside(next(n for n in itertools.count(2) if not self._taken(n, "")))
+        return self._beside(next(n for n in itertools.count(2) if not self._taken(n)))
 
     def siblings(self) -> list[Store]:
         """The stores that `fresh` has made beside this one and a run has opened, newest first."""
-        numbers = itertools.takewhile(lambda n: self._taken(n, ""), itertools.count(2))
-        return [self._beside(n) for n in numbers if self._taken(n, RECORD)][::-1]
+        numbers = itertools.takewhile(self._taken, itertools.count(2))
+        return [self._beside(n) for n in numbers][::-1]
 
-    def _taken(self, n: int, file: str) -> bool:
-        return any(os.path.exists(os.path.join(f"{f.path}-{n}", file)) for f in self.folders)
+    def _taken(self, n: int) -> bool:
+        return any(os.path.exists(f"{f.path}-{n}/{RECORD}") for f in self.folders)
 
     def _beside(self, n: int) -> Store:
         return Store(*(f"{folder.path}-{n}" for folder in self.folders))
@@ -213,8 +191,7 @@ class Store:
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """How a run differs from an earlier one. A source that only one of them names is none of the
-    differences: the fields or another source show it.
+    """How a run differs from an earlier one.
 
     >>> _differences({"rate": 0.1, "data": "ab"}, {"rate": 0.2, "data": "ab", "seed": 1})
     'rate is 0.2, was 0.1; seed is 1, was not given'
@@ -222,8 +199,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     if "format" in before and before["format"] != now.get("format"):
         return "it was written by another version of the course"
     old, new = ({word: repr(value) for word, value in words.items()} for words in (before, now))
-    words = [word for word in sorted({*old, *new}) if new.get(word) != old.get(word)
-             and ({word} <= old.keys() & new.keys() or not word.startswith("the source of "))]
+    words = [word for word in sorted({*old, *new}) if new.get(word) != old.get(word)]
     lines = [f"{word} changed" if re.fullmatch("'[0-9a-f]{64}'", new.get(word, old.get(word, "")))
              else f"{word} is {new.get(word, 'not given')}, was {old.get(word, 'not given')}"
              for word in words]

@@ -121,6 +121,9 @@ def save_and_die(folder: str, step: int, at: int, when: str, mirror: str | None 
     store.open(*RUN)
     if store.mirror:
         store.mirror.record = b""  # it has one
+    for folder in store.folders:
+        for _, name in folder.checkpoints():
+            folder.read(name)  # so that the save prunes
     (store.mirror or store.folder).disk = KillingDisk(at, when)
     store.save(step, make_state(step))
 

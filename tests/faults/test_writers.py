@@ -1,8 +1,6 @@
 """Two writers in one folder, and who holds the lock."""
 
 import errno
-import json
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -50,12 +48,11 @@ def test_two_writers_and_a_reader_without_any_lock(folder: Path) -> None:
     assert last == each + each // 10
 
 
-def test_the_second_reads_who_holds_it_and_takes_over_when_that_one_is_dead(folder: Path) -> None:
+def test_the_second_is_refused_and_takes_over_when_the_first_is_dead(folder: Path) -> None:
     for _ in range(share(30)):
         store = Store(folder / "run")
-        with another(store.dir) as child, pytest.raises(
-                CourseError, match=rf"written by process {child.pid} on .* \(since .*Stop that run"
-                                   r".*store.fresh\(\)"):
+        with another(store.dir), pytest.raises(
+                CourseError, match=r"written by another process\. Stop that run.*store.fresh\(\)"):
             store.open(*RUN)
         store.open(*RUN)
         assert (store.latest() or (0,))[0] == 1
@@ -73,18 +70,9 @@ def test_opening_again_in_the_same_process_is_fine(folder: Path) -> None:
         pool.submit(old.close).result()
     with another(folder) as child:  # which the new one refuses
         assert not child.is_alive()
-    assert f"process {os.getpid()} on " in (folder / RECORD).read_text()
     new.close()
     with another(folder) as child:
         assert child.is_alive()
-
-
-def test_a_holder_without_a_name_is_another_process(folder: Path) -> None:
-    with another(folder):
-        for text in (b"", b"\xff", b"[]", b"{}"):
-            (folder / RECORD).write_bytes(text)
-            with pytest.raises(CourseError, match=r"is being written by another process\. Stop t"):
-                Store(folder).open(*RUN)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOLCK, "No locks"), NotImplementedError("none")])
@@ -117,9 +105,7 @@ def test_two_that_ask_at_once_do_not_both_get_it(folder: Path) -> None:
     for i in range(share(50)):
         ready = [folder / f"{i} {who}" for who in "ab"]
         both = [start("hold", folder=str(folder / str(i)), ready=str(path)) for path in ready]
-        while not any(path.exists() for path in ready):
+        while all(child.is_alive() for child in both):  # the one that got it stays
             time.sleep(0.001)
-        holder = int(json.loads((folder / str(i) / RECORD).read_text())["writer"].split()[1])
-        for child, path in sorted(zip(both, ready, strict=True), key=lambda p: p[0].pid == holder):
-            assert path.exists() == (child.pid == holder)
-            assert end(child, kill=path.exists()) == (-signal.SIGKILL if path.exists() else 3)
+        ends = [end(child, kill=path.exists()) for child, path in zip(both, ready, strict=True)]
+        assert sorted(ends) == [-signal.SIGKILL, 3]
