@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from course_lib.errors import CourseError
 from course_lib.files import sha256_of, within, write_new, write_together
 
-RECORD = "store.json"  # what the checkpoints are of, for people and the explorer
+RECORD = "store.json"  # what the checkpoints are of, for people
 KEEP = 3  # so many of the newest that were verified; older ones are deleted
 NAME = re.compile(r"ckpt-(0|[1-9][0-9]{0,17})-([0-9a-f]{64})(?: \([0-9]{1,3}\))?")
 T = TypeVar("T")
@@ -97,7 +97,6 @@ class Mirror(Folder):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.record = b""  # the text of store.json, written before the first checkpoint
         self._home: tuple[Path, int] | None = None  # a folder that Drive made, and its disk
         self._busy = False
         with suppress(OSError):  # found when something is written
@@ -131,10 +130,6 @@ class Mirror(Folder):
         elif os.stat(self._home[0]).st_dev != self._home[1]:  # an unmounted Drive is a local folder
             raise OSError(errno.ENOTCONN, f"{self._home[0]} is not there any more")
         self.disk.makedirs(self.path, exist_ok=True)
-        if self.record:
-            with suppress(FileExistsError):
-                write_new(self.path / RECORD, self.record, self.disk)
-            self.record = b""
         for copy in (name, f"{name} (1)", f"{name} (2)"):
             with suppress(FileExistsError):  # from an earlier try, perhaps a good one
                 write_new(self.path / copy, data, self.disk)

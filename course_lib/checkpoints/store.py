@@ -74,15 +74,12 @@ class Store:
             self._warn(f"This run goes on in another environment, {moved}: results should be "
                        "equivalent, but may not be bit-identical.")
         self._about = {"identity": dict(identity), "environment": dict(environment)}
-        record = json.dumps(self._about, indent=1).encode()
-        if self.mirror:
-            self.mirror.record = record
         try:
             # The system gives it back when this process dies. It spares a student two runs that
             # undo each other's progress; files stay complete without it, and readers need none. A
             # singleton is shared by the stores of one process, so a stopped cell can run again.
             self._lock = self._lock or take_lock(self.dir, 0, thread_local=False, is_singleton=True)
-            self.folder.write(RECORD, record)
+            self.folder.write(RECORD, json.dumps(self._about, indent=1).encode())
         except TimeoutError:
             raise CourseError(f"{self.dir} is being written by another process. Stop that run, or "
                               "restart its kernel, and run this again; or go on in an empty store "
@@ -148,15 +145,16 @@ class Store:
 
     def fresh(self) -> Store:
         """A new, empty store beside this one, dir-2, dir-3 and so on, and its mirror alike."""
-        return self._beside(next(n for n in itertools.count(2) if not self._taken(n)))
+        return self._beside(len(self.siblings()) + 2)
 
     def siblings(self) -> list[Store]:
-        """The stores that `fresh` has made beside this one and a run has opened, newest first."""
+        """The stores beside this one that `fresh` has made and a run has used, newest first."""
         numbers = itertools.takewhile(self._taken, itertools.count(2))
         return [self._beside(n) for n in numbers][::-1]
 
     def _taken(self, n: int) -> bool:
-        return any(os.path.exists(f"{f.path}-{n}/{RECORD}") for f in self.folders)
+        copied = self.mirror and os.path.exists(f"{self.mirror.path}-{n}")  # a save makes it
+        return bool(copied) or os.path.exists(f"{self.dir}-{n}/{RECORD}")
 
     def _beside(self, n: int) -> Store:
         return Store(*(f"{folder.path}-{n}" for folder in self.folders))

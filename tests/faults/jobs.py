@@ -119,8 +119,6 @@ def save_and_die(folder: str, step: int, at: int, when: str, mirror: str | None 
     """Save once, and be killed at a call of it; of the mirror's, when there is one."""
     store = Store(folder, mirror)
     store.open(*RUN)
-    if store.mirror:
-        store.mirror.record = b""  # it has one
     for folder in store.folders:
         for _, name in folder.checkpoints():
             folder.read(name)  # so that the save prunes
