@@ -153,6 +153,7 @@ FORGERIES: dict[str, tuple[Callable[[], bytes], str]] = {
     "nested too deep": (lambda: joined('{"__metadata__":{"checkpoint":"' + "[" * 100_000 + '"}}'),
                         NO_STATE),
     "no metadata": (lambda: joined("{}"), NO_STATE), "zeros": (lambda: bytes(1000), NO_STATE),
+    "an archive": (lambda: b"PK\3\4" * 99, NO_STATE),
     "a pickle": (lambda: pickle.dumps(Runs()), NO_STATE),
     "of the old format": (lambda: by_torch_save(Runs()), NO_STATE)}
 

@@ -149,30 +149,6 @@ def test_a_resume_names_what_differs(edit: str, tmp_path: Path) -> None:
     assert same_weights(first.model, go(Store(tmp_path / "run"), **before).model)
 
 
-OTHER: dict[str, dict[str, Any]] = {
-    "optim": {"lr": 0.01, "batch": 6, "drops": ((0, 0.5),), "weight_decay": 0.1, "cosine": 3,
-              "augment": "crop-flip", "name": "adamw"},
-    "method": {"variant": "rw", "tau": (0.1, 0.07), "rates": (0.1, 0.1, 0.1), "lim": 0.4,
-               "beta": 2.0, "clip": (0.9, 3.0), "natural_reweight": False, "step": "fixed",
-               "normaliser": "joint", "windup": False, "update_every": 2},
-    "attack": {"eps": 0.2, "step_size": 0.02, "steps": 2, "objective": "ce", "start": "clean",
-               "noise": 0.1, "bf16": True, "scale": (1.0,) * 6}}
-
-
-def test_any_edited_field_is_refused(tmp_path: Path) -> None:
-    def frl(**edits: dict[str, Any]) -> Run:
-        optim, method, attack = (edits.get(part, {}) for part in OTHER)
-        walk = {"eps": 0.1, "step_size": 0.1, "steps": 1, "objective": "kl", **attack}
-        return go(Store(tmp_path), optim=Optim(**{"batch": 4, **optim}),
-                  method=METHODS["frl"](attack=PGD(**walk), **method))
-
-    frl()
-    for part, fields in OTHER.items():
-        for word, value in fields.items():
-            with pytest.raises(CourseError, match=rf"{part}\.{word} is .*fresh=True"):
-                frl(**{part: {word: value}})
-
-
 def test_a_stopped_cell_runs_again_with_the_model_that_it_left(tmp_path: Path) -> None:
     model, wanted = network(), go(None, epochs=2)
 

@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from course_lib.checkpoints import SaveError, Store
 from course_lib.checkpoints.disk import Mirror
 from course_lib.errors import CourseError
 from tests.faults.shims import ERRORS, RUN, FailingDisk, WatchedDisk, filled, make_state, newest
-from tests.faults.test_damage import by_torch_save, forged
 
 
 @pytest.mark.parametrize("code", ERRORS, ids=os.strerror)
@@ -119,18 +117,3 @@ def test_h8_no_link_in_a_mirror_is_written_through(tmp_path: Path) -> None:
     store.close()
     assert mine.read_text() == "precious" and newest(tmp_path / "there") == 5
     assert not list((tmp_path / "there").glob("ckpt-0-*"))
-
-
-def test_h16_no_checkpoint_is_unpickled_or_unzipped(tmp_path: Path) -> None:
-    """Shared lists that grow without end, sparse tensors, and zip archives: other formats now."""
-    shared: list[Any] = []
-    for _ in range(60):
-        shared = [shared, shared]
-    store = Store(tmp_path)
-    store.save(1, make_state(1))
-    sparse = torch.eye(3).to_sparse()
-    for data in (by_torch_save(shared), by_torch_save({"model": {"w": sparse}}), b"PK\3\4" * 99):
-        for name, raw in forged(data).items():
-            (tmp_path / name).write_bytes(raw)
-    with pytest.warns(UserWarning, match="is skipped"):
-        assert (store.latest() or (0,))[0] == 1
