@@ -1,6 +1,7 @@
 import collections
 import json
 import os
+import shutil
 
 import numpy
 import pytest
@@ -88,6 +89,16 @@ def test_another_run_is_refused_with_a_list_and_another_machine_with_a_warning(t
         store.open(IDENTITY, {**ENVIRONMENT, "threads": 4})
     assert newest(store) == 7
     store.close()
+
+
+def test_a_store_beside_another_is_found_in_the_mirror_alone(tmp_path):
+    first = Store(tmp_path / "here", tmp_path / "there")
+    assert first.fresh().dir == first.fresh().dir and first.siblings() == []  # nothing is saved
+    first.fresh().save(1, {"model": {}})
+    for folder in tmp_path.glob("here*"):
+        shutil.rmtree(folder)
+    (again,) = Store(tmp_path / "here", tmp_path / "there").siblings()
+    assert newest(again) == 1 and again.dir.name == "here-2"
 
 
 def test_an_unmounted_drive_is_not_taken_for_a_folder(tmp_path):
