@@ -142,21 +142,6 @@ def hold(folder: str, ready: str) -> None:
     time.sleep(60)
 
 
-def amend(folder: str) -> None:
-    """Publish and amend a stored model until killed."""
-    from course_lib.lab.publish import add_reports, publish
-    from course_lib.models import build
-    from course_lib.zoo import load_record, manifest
-    from tests.helpers import report
-
-    root, record = Path(folder), load_record("a/b", root=Path(folder))
-    while True:
-        for seed in range(3):
-            publish("a/b", 0, build("lenet5", seed=seed, classes=3), record, root)
-            sha256 = manifest(root)["a/b"]["0"]["weights"]["sha256"]
-            add_reports("a/b", 0, [report(nat=(seed, 1, 1), attack="cw20")], sha256, root)
-
-
 def child(job: str, words: dict[str, Any]) -> None:
     """Do a job, and end at once: there is nothing to tidy up, and torch takes its time to."""
     code = 1

@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 
 from course_lib.checkpoints import Store
-from course_lib.files import sha256_of
-from course_lib.lab.publish import publish
-from course_lib.models import build
-from course_lib.tables import list_models
-from course_lib.zoo import load_model, manifest
 from tests.faults.shims import RUN, calls_of_a_save, end, filled, make_state, newest, share, start
-from tests.helpers import THREE, report
 
 KILLS = 200
 INTERVALS = (0.0, 0.0, 0.004, 0.02)  # seconds between saves; 0 saves after every batch
@@ -108,25 +102,6 @@ def test_kill_at_each_step_of_a_save(folder: Path) -> None:
         store.save(100, make_state(100))
         store.close()
         assert newest(place) == 100
-
-
-def test_a_killed_publisher_leaves_a_folder_that_can_be_read(folder: Path) -> None:
-    """SIGKILL while models are published and amended; the next writer puts all in its place."""
-    draw, name = random.Random(0), "a/b"
-    record = {"made_from": {"model": "lenet5", "classes": list(THREE)},
-              "reports": [report().to_json()]}
-    for other in (name, "a/c"):
-        publish(other, 0, build("lenet5", classes=3), record, folder)
-    for _ in range(share(100)):
-        child, before = start("amend", folder=str(folder)), (folder / "manifest.json").stat()
-        while child.is_alive() and (folder / "manifest.json").stat().st_ino == before.st_ino:
-            time.sleep(0.001)
-        time.sleep(draw.uniform(0, 0.05))
-        assert end(child, kill=True) == -signal.SIGKILL
-        assert len(list_models(root=folder)) == 2 and load_model(name, root=folder)
-        publish("a/c", 0, build("lenet5", classes=3), record, folder)
-        for row in manifest(folder)[name]["0"].values():
-            assert sha256_of((folder / row["file"]).read_bytes()) == row["sha256"]
 
 
 def test_kill_at_each_step_of_a_copy(folder: Path) -> None:
