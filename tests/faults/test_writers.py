@@ -81,13 +81,3 @@ def test_no_link_is_followed(folder: Path) -> None:
     store.open(*RUN)
     store.close()
     assert (folder / "mine").read_text() == "precious"
-
-
-def test_two_that_ask_at_once_do_not_both_get_it(folder: Path) -> None:
-    for i in range(share(50)):
-        ready = [folder / f"{i} {who}" for who in "ab"]
-        both = [start("hold", folder=str(folder / str(i)), ready=str(path)) for path in ready]
-        while all(child.is_alive() for child in both):  # the one that got it stays
-            time.sleep(0.001)
-        ends = [end(child, kill=path.exists()) for child, path in zip(both, ready, strict=True)]
-        assert sorted(ends) == [-signal.SIGKILL, 3]

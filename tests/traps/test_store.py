@@ -94,17 +94,6 @@ def test_h7_a_mirror_that_hangs_is_a_warning(tmp_path: Path, monkeypatch: pytest
     assert store.status == "saved locally, on Drive, verified" and newest(tmp_path / "there") == 39
 
 
-def test_h7_a_named_pipe_is_a_mirror_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-                                                ) -> None:
-    monkeypatch.setattr(Mirror, "patience", 0.1)
-    (tmp_path / "there").mkdir()
-    os.mkfifo(tmp_path / "there" / f"ckpt-1-{'a' * 64}")
-    store = Store(tmp_path / "here", tmp_path / "there")
-    with pytest.warns(UserWarning, match="no answer in 0.1 s"):
-        store.open(*RUN)
-        assert store.latest() is None
-
-
 def test_h8_no_link_in_a_mirror_is_written_through(tmp_path: Path) -> None:
     (mine := tmp_path / "mine").write_text("precious")
     store = Store(tmp_path / "here", tmp_path / "there")
