@@ -38,8 +38,8 @@ class Weighted(Method):
 
     update_every = "epoch"
 
-    def __init__(self, weight: float = 1.0, attack: Any = ATTACK, part: Any = None) -> None:
-        vars(self).update(weight=weight, attack=attack, part=part)
+    def __init__(self, weight: float = 1.0, attack: Any = ATTACK) -> None:
+        vars(self).update(weight=weight, attack=attack)
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: Any, at: Step) -> Tensor:
         z = self.attack(model, x, y, generator=at.generator)
@@ -101,8 +101,6 @@ EDITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a2: a field of a plain class": ({}, {"method": Weighted(2.0)}, "method.weight is 2.0, was 1"),
     "a2: a field of its attack": ({}, {"method": Weighted(attack=PGD(0.1, 0.1, 2))},
                                   "method.attack.steps is 2, was 1"),
-    "a2: a value that has no fields": ({"method": Weighted(part=slice(2))},
-                                       {"method": Weighted(part=slice(3))}, "method.part is 'sl"),
     "a2: a foreign attack's": ({"method": Weighted(attack=Foreign())},
                                {"method": Weighted(attack=Foreign(0.02))}, "method.attack.step "),
     "h15: the attack's bf16": ({}, {"method": Weighted(attack=dataclasses.replace(
