@@ -189,7 +189,8 @@ class Store:
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """How a run differs from an earlier one.
+    """How a run differs from an earlier one. A source that only one of them names is none of the
+    differences: the fields or another source show it.
 
     >>> _differences({"rate": 0.1, "data": "ab"}, {"rate": 0.2, "data": "ab", "seed": 1})
     'rate is 0.2, was 0.1; seed is 1, was not given'
@@ -197,7 +198,8 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     if "format" in before and before["format"] != now.get("format"):
         return "it was written by another version of the course"
     old, new = ({word: repr(value) for word, value in words.items()} for words in (before, now))
-    words = [word for word in sorted({*old, *new}) if new.get(word) != old.get(word)]
+    words = [word for word in sorted({*old, *new}) if new.get(word) != old.get(word)
+             and ({word} <= old.keys() & new.keys() or not word.startswith("the source of "))]
     lines = [f"{word} changed" if re.fullmatch("'[0-9a-f]{64}'", new.get(word, old.get(word, "")))
              else f"{word} is {new.get(word, 'not given')}, was {old.get(word, 'not given')}"
              for word in words]
