@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from course_lib import diagnostics, plots, zoo
 from course_lib.attacks import ATTACKS, PGD
 from course_lib.errors import CourseError, pick, several
-from course_lib.explorer.curves import ATTACK, Curve, compute_curve
+from course_lib.explorer.curves import Curve, compute_curve
 from course_lib.explorer.sources import Source, images_of, in_hand, stored
 from course_lib.fairness import Report
 from course_lib.scores import success
@@ -43,8 +43,7 @@ class Choice:
     models: tuple[str, ...] = ("exp1/natural", "exp1/pgd-at")
     attack: str = STORED
     eps: int = 8  # grey levels of 255
-    seeds: bool = False  # the mean over all stored seeds, in the view "errors"
-    of: int = 0  # the model whose cell and history are shown
+    of: int = 0  # the model whose cell is shown
     row: int = 0  # the true class of the images
     column: int = 0  # the predicted class
     number: int = 1  # which image of the cell, from 1
@@ -98,16 +97,6 @@ class Explorer:
                               "Attack now.")
         return source.curve if choice.attack == STORED else source.live[_live(choice)]
 
-    def reports(self, label: str, choice: Choice) -> list[Report]:
-        """The errors of one training, or of every stored seed of its recipe."""
-        if not choice.seeds:
-            return [self.curve(label, choice).report(choice.eps)]
-        source, attack = self.source(label), ATTACK if choice.attack == STORED else choice.attack
-        if not source.name:
-            raise CourseError(f"{label} is a single training. For a mean over seeds, choose a "
-                              "stored recipe.")
-        return zoo.load_reports(source.name, attack=attack, eps=choice.eps / 255, root=source.root)
-
     def waiting(self, choice: Choice) -> list[Source]:
         """The chosen models on which the live attack has not been run."""
         return [s for s in map(self.source, choice.models) if _live(choice) not in s.live]
@@ -128,7 +117,7 @@ class Explorer:
         """Draw a view without widgets; `words` are those of a Choice. `row` and `column` are class
         names; without them the cell is the first model's most frequent mistake."""
         choice = Choice(view, tuple(m for m in models if m) or Choice.models, **words)
-        if choice.attack != STORED and not choice.seeds:
+        if choice.attack != STORED:
             self.attack(choice)
         if "cell" in pick(VIEWS, view, "view").uses:
             i, j = self.mistake(choice)
@@ -154,7 +143,7 @@ class Explorer:
         return list(self.figure.subplots(rows, columns, squeeze=False, **words).flat)
 
     def detail(self, choice: Choice) -> Source:
-        """The model whose cell and history are shown."""
+        """The model whose cell is shown."""
         return self.source(choice.models[min(choice.of, len(choice.models) - 1)])
 
     def mistake(self, choice: Choice) -> tuple[int, int]:
@@ -182,22 +171,16 @@ def _live(choice: Choice) -> tuple[Any, ...]:
 
 
 def errors(x: Explorer, choice: Choice) -> str:
-    """Errors per class, clean and under attack, of one training or as means over seeds. A dashed
-    line is a model's average under attack."""
-    models = {m: x.reports(m, choice) for m in choice.models}
-    if choice.seeds:
-        models = {f"{x.source(m).name}, {len(r)} seeds": r for m, r in models.items()}
-    (ax,), first = x.axes(1, 9, 3.8), next(iter(models.values()))[0]
+    """Errors per class, clean and under attack. A dashed line is a model's average under attack."""
+    models = {m: x.curve(m, choice).report(choice.eps) for m in choice.models}
+    (ax,), first = x.axes(1, 9, 3.8), models[choice.models[0]]
     bars = {f"{m}, {state}": r for m, r in models.items() for state in ("clean", "under attack")}
     plots.class_bars(bars, ax, kind=["nat", "rob"] * len(models))
     alt = f"Errors by class under {choice.under(sum(first.nat.counts))}, with 95 % intervals."
-    for i, (m, reports) in enumerate(models.items()):
-        clean, average = (100 * np.mean([getattr(r, kind).mean for r in reports])
-                          for kind in ("nat", "rob"))
-        of_class = 100 * np.mean([r.rob.by_class for r in reports], axis=0)
-        ax.axhline(average, color=plots.COLOURS[2 * i + 1], lw=1, ls="--")
-        alt += (f" {m}: average {average:.1f} % (clean {clean:.1f} %), worst class "
-                f"{first.classes[of_class.argmax()]} {of_class.max():.1f} %.")
+    for i, (m, report) in enumerate(models.items()):
+        ax.axhline(100 * report.rob.mean, color=plots.COLOURS[2 * i + 1], lw=1, ls="--")
+        alt += (f" {m}: average {100 * report.rob.mean:.1f} % (clean {100 * report.nat.mean:.1f} "
+                f"%), worst class {report.worst_class} {100 * report.rob.worst:.1f} %.")
     ax.set_ylim(0, 104)
     return alt
 
@@ -314,29 +297,6 @@ def sides(x: Explorer, choice: Choice) -> str:
     return alt
 
 
-def history(x: Explorer, choice: Choice) -> str:
-    """How the training went: the loss, and the validation errors where there are some."""
-    source = x.detail(choice)
-    epochs = source.record.get("history", [])
-    if not epochs:
-        raise CourseError(f"No training history of {source.label} is stored yet; its first row is "
-                          "written at the end of the first epoch.")
-    checks = [Report.from_json(e["validation"][0]) for e in epochs if e.get("validation")]
-    first, *second = x.axes(2, 11, 3.2) if checks else x.axes(1, 6, 3.2)
-    plots.curves({"training loss": (losses := [e["loss"] for e in epochs])}, first)
-    alt = (f"Training of {source.label}: the loss went from {losses[0]:.3f} to {losses[-1]:.3f} in "
-           f"{len(epochs)} epochs.")
-    for ax in second:
-        last = checks[-1].rob
-        plots.curves({"standard": [100 * r.nat.mean for r in checks],
-                      "robust": [100 * r.rob.mean for r in checks],
-                      "worst class": [100 * r.rob.worst for r in checks]}, ax,
-                     ylabel="validation error (%)")
-        alt += (f" Robust validation error at the last check: average {100 * last.mean:.1f} %, "
-                f"worst class {checks[-1].worst_class} {100 * last.worst:.1f} %.")
-    return alt
-
-
 def scores_in(record: Mapping[str, Any]) -> dict[str, tuple[str, Any, Any, float]]:
     """Every score of a record: what it compares, over which classes or groups, their values (a row
     per label), and a factor. A score is the largest value of a row minus the smallest. CAU and
@@ -379,17 +339,16 @@ class View(NamedTuple):
     """One way to look at models: its title, the controls that it uses, and its figure."""
 
     title: str
-    uses: Set[str]  # attack and budget, live attack, seeds, of (which model), cell, score
+    uses: Set[str]  # attack and budget, live attack, of (which model), cell, score
     draw: Callable[[Explorer, Choice], str]
 
 
 VIEWS = {
-    "errors": View("Errors by class", {"attack", "seeds"}, errors),
+    "errors": View("Errors by class", {"attack"}, errors),
     "budgets": View("All budgets", {"attack"}, budgets),
     "confusion": View("Confusion matrix", {"attack", "of", "cell"}, matrix),
     "cell": View("Images of a cell", {"attack", "of", "cell"}, cell),
     "image": View("One image", {"attack", "of", "cell"}, image),
     "fairness": View("Source and target", {"attack", "live", "of"}, sides),
     "scores": View("Scores", {"score"}, unfairness),
-    "history": View("Training", {"of"}, history),
 }

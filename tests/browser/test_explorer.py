@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Error, Page, TimeoutError
 
 from tests.browser.servers import KEPT, browser, opened, server
 
-CODE = "from course_lib.explorer import explore\nexplore(out='saved')"
+CODE = "from course_lib.explorer import explore\nexplore()"
 EXCHANGED = ("old => { const i = document.querySelector('img.explorer-figure'); return i && i.src "
              "!== old && i.complete }")
 
@@ -98,8 +98,6 @@ def test_models_attack_and_budget(seen: Seen) -> None:
     seen.kept("first")
     seen.after(lambda: seen.slide("ArrowRight"), "at 10/255")
     seen.after(lambda: seen.slide("ArrowLeft"), "at 8/255")
-    seen.after(lambda: seen.page.get_by_label("mean over all seeds").check(), "5 seeds: average")
-    seen.after(lambda: seen.page.get_by_label("mean over all seeds").uncheck(), "natural: average")
     assert seen.after(lambda: seen.choose("beside", "(no second model)"),
                       "exp1/natural").count("average") == 1
     seen.after(lambda: seen.choose("beside", "exp3/remargin-05"), "exp3/remargin-05: average")
@@ -111,7 +109,7 @@ def test_every_view(seen: Seen) -> None:
             "All budgets": "against the budget", "Confusion matrix": "Confusion matrices",
             "Images of a cell": "Shown: 1 to", "One image": "Test image",
             "Source and target": "is lost soonest", "Scores": "CAU: accuracy of each class",
-            "Training": "Training of exp1/natural", "Errors by class": "95 % intervals"}.items():
+            "Errors by class": "95 % intervals"}.items():
         seen.after(lambda name=name: seen.press(name), words)
         seen.kept(name.lower().replace(" ", "-"))
 
@@ -156,6 +154,6 @@ def test_the_keyboard_reaches_every_control(seen: Seen) -> None:
         reached += page.evaluate("""() => { const e = document.activeElement;
             const what = e.getAttribute('role') || e.type || e.className || '';
             return [e.tagName, what, e.innerText || e.labels?.[0]?.innerText, '\\n'].join(' ') }""")
-    for part in ("SELECT select-one", "slider", "BUTTON", "Errors by class", "Table", "Save",
+    for part in ("SELECT select-one", "slider", "BUTTON", "Errors by class", "Scores",
                  "Open the folder"):
         assert part in reached, f"{part} was not reached:\n{reached}"
