@@ -15,10 +15,10 @@ from course_lib.data import Split
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report, Spread, undominated
-from course_lib.lessons.bat import THIN
+from course_lib.lessons.bat import THIN, answer, change
 from course_lib.lessons.lesson import Exercise
-from course_lib.tables import interval, results, spread, verdict
-from course_lib.zoo import load_model, load_reports, manifest
+from course_lib.tables import spread
+from course_lib.zoo import alike, load_model, load_reports, manifest, stored_models
 
 # label: stored recipe, the label of its control ("" for a control), year of the method
 ENTRIES: dict[str, tuple[str, str, int]] = {
@@ -50,8 +50,8 @@ PAPERS = {
     "DAFA": ("DAFA", 81.63, 67.90, 49.05, 30.53, "DAFA's figure"),
     "FAAL with AWP": ("FAAL", 83.26, 69.4, 47.62, 30.7, "authors' logs, one run")}
 WORDS = {0.0: "none", np.inf: "free"}
-VERDICTS = {"lower": "confirmed", "higher": "reversed"}
-ATTACKS = {"standard": "", "PGD-20": "pgd20", "AutoAttack": "autoattack"}
+ATTACKS = {"standard": ("pgd20", "nat"), "PGD-20": ("pgd20", "rob"),
+           "AutoAttack": ("autoattack", "rob")}  # the reports, and the error in them
 
 
 def stored() -> list[str]:
@@ -64,16 +64,13 @@ def errors(kind: str, images: int | None = None) -> Any:
     """One row per method and seed: average and worst class's error in percent, standard or under an
     attack at 8/255, on the images that most methods share, or so many; methods without it are left
     out."""
-    names = {label: ENTRIES[label][0] for label in stored()}
-    table = results(*names.values(), attack=ATTACKS[kind] or "pgd20", eps=8 / 255, level="seed",
-                    images=images)
-    table = table[table["attack"] == ATTACKS[kind]]
-    table = table[table["images"] == table["images"].mode().iloc[0]].copy()
-    table["which"] = table["figure"].str.split().str[1]
-    rows = pd.DataFrame(table).pivot_table("error", ["recipe", "seed"], "which").reset_index()
-    rows = rows.rename_axis(columns=None)
-    labels = {name: label for label, name in names.items()}
-    return rows.assign(method=rows["recipe"].map(labels)).drop(columns="recipe")
+    labels, (attack, error) = {ENTRIES[label][0]: label for label in stored()}, ATTACKS[kind]
+    models = {(m.name, m.seed): m.reports for m in stored_models(None, *labels)}
+    of_model = {model: getattr(report, error)
+                for model, report in alike(models, attack, 8 / 255, images).items()}
+    return pd.DataFrame([
+        {"seed": seed, "average": 100 * e.mean, "worst": 100 * e.worst, "method": labels[name]}
+        for (name, seed), e in of_model.items()])
 
 
 def draw(kind: str, ax: Any = None) -> Any:
@@ -133,10 +130,9 @@ def gains(attack: str = "pgd20") -> Any:
     """`differences` in points, the points gained per point lost, and a word on the claim that the
     method lowers the worst class's error."""
     rows = {label: {"control": ENTRIES[label][1], "seeds": worst.n,
-                    "worst class": interval(worst, sign="+").replace(" ", THIN),
-                    "average": interval(mean, sign="+").replace(" ", THIN),
+                    "worst class": change(worst), "average": change(mean),
                     "gained per point lost": WORDS.get(gained, f"{gained:.1f}"),
-                    "verdict": VERDICTS.get(found := verdict(worst), found)}
+                    "verdict": answer(worst)}
             for label, (worst, mean, gained) in differences(attack).items()}
     return pd.DataFrame.from_dict(rows, orient="index")
 
