@@ -178,8 +178,6 @@ COLUMNS = Exercise(_unevenness, cases=[(torch.tensor(m).float(),) for m in MATRI
         partial(_unevenness, columns=lambda m: m.sum(0) / m.sum()),
     "You left out the right answers. All answers count here, also the diagonal.":
         lambda m: _unevenness(m - torch.diag(m.diagonal()) + 1e-12),
-    "This is the largest deviation of one class. Add up all deviations and halve the sum.":
-        lambda m: float((_shares(m).mean(0) - 1 / len(m)).abs().max()),
 }, hints=(
     "Three steps: rows to shares, the mean of each column, the distance from 1/C.",
     "columns = (matrix / matrix.sum(1, keepdim=True)).mean(0); half the sum of |columns - 1/C|.",

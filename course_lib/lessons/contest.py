@@ -227,8 +227,6 @@ CONTROL = Exercise(lambda base, control, method: (method - control) / (method - 
         lambda base, control, method: (control - base) / (method - base),
     "This is the whole gain over the baseline.": lambda base, control, method: method - base,
     "These are points. Divide by the whole gain.": lambda base, control, method: method - control,
-    "Divide by the whole gain, not by the result.":
-        lambda base, control, method: (method - control) / method,
 }, hints=("What is gained beyond the control, as a share of what is gained beyond the baseline?",),
     praise="Less than half of CFA's gain is left when TRADES averages its weights, too.")
 
@@ -237,8 +235,6 @@ INNER = Exercise(lambda a, mu: (1 / (mu - a)) / (1 / (mu - a)).sum(), cases=CASE
     "These do not sum to one.": lambda a, mu: 1 / (mu - a),
     "This is the solution for the ball KL(w || U), a softmax. FAAL's ball is KL(U || w).":
         lambda a, mu: np.exp(a / mu) / np.exp(a / mu).sum(),
-    "These weights favour the classes that are doing well. The worst weights favour large a.":
-        lambda a, mu: (mu - a) / (mu - a).sum(),
     "The sign of a is wrong: mu lies above every a_c.":
         lambda a, mu: (1 / (mu + a)) / (1 / (mu + a)).sum(),
 }, hints=("Take the derivative of sum a_c w_c - nu KL(U || w) - mu sum w_c by w_c.",
