@@ -273,11 +273,9 @@ def lines(x: Sequence[float], curves: Mapping[str, Any], ax: Ax = None, **labels
     return _finish(ax, **labels)
 
 
-def walk(p: Tensor, right: Sequence[bool] | Tensor, ax: Ax = None, *, labels: Names = ()) -> Axes:
+def walk(p: Tensor, right: Sequence[bool] | Tensor, labels: Names, ax: Ax = None) -> Axes:
     """Probabilities [T, lines] along an attack; shaded from the first iterate not `right` [T]."""
-    ax = axes(ax, 7, 3)
-    for i, line in enumerate(p.detach().cpu().T.numpy()):
-        ax.plot(line, label=labels[i] if i < len(labels) else None, **SERIES[i % 8])
+    ax = class_curves(p.detach().cpu(), labels, axes(ax, 7, 3), named=labels, x=range(len(p)))
     if (first := next((t for t, ok in enumerate(right) if not ok), None)) is not None:
         ax.axvspan(first - 0.5, len(right) - 0.5, color=COLOURS[5], alpha=0.12, lw=0,
                    label="prediction is wrong")

@@ -43,7 +43,7 @@ DRAWN: dict[str, tuple[Any, ...]] = {  # what each function is given before `ax`
     "probabilities": ({"p": torch.full((10,), 0.1)}, FASHION), "dumbbells": (seeds(), seeds(150)),
     "class_scatter": (np.arange(10.0), np.arange(10.0) ** 2, FASHION),
     "class_curves": ([[0.1] * 10, [0.2] * 10], FASHION), "curves": ({"loss": [2.0, 1.0]},),
-    "budget_curves": ({0.0: report(), 0.1: report(more=200)},), "walk": (P, [True, False]),
+    "budget_curves": ({0.0: report(), 0.1: report(more=200)},), "walk": (P, [True, False], "ab"),
     "lines": ([0.0, 0.5], {"a": [1.0, 2.0]}), "attack_gaps": (GAPS,),
     "pareto": ({"m": (SPREAD, SPREAD)},), "confusion": (np.eye(2), "ab"), "images": (IMAGES,),
     "heat_map": (np.array([[1.0, np.nan]]), ["a"], ["b", "c"]),
@@ -216,9 +216,9 @@ def test_lines_hold_the_numbers_that_they_are_given():
 
 def test_a_walk_is_shaded_from_its_first_wrong_iterate():
     p = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4]])
-    ax = plots.walk(p, [True, False, True], labels=["own"])
-    assert legend(ax) == ["own", "prediction is wrong"] and ax.patches[0].get_x() == 0.5
-    assert not plots.walk(p, [True] * 3).patches
+    ax = plots.walk(p, [True, False, True], ["own", "other"])
+    assert legend(ax) == ["own", "other", "prediction is wrong"] and ax.patches[0].get_x() == 0.5
+    assert not plots.walk(p, [True] * 3, ["own", "other"]).patches
 
 
 def test_the_attacks_on_a_model_and_the_trainings_of_a_design_are_in_one_row():

@@ -252,7 +252,7 @@ def image(x: Explorer, choice: Choice) -> str:
         plots.adversarial(clean[0], steps[-1], pictures)
         pictures.set_title(m, fontsize=10)
         plots.probabilities({"clean": p[0], "attacked": p[-1]}, classes, bars)
-        plots.walk(p[1:][:, [y, rival]], right, path, labels=[classes[y], classes[rival]])
+        plots.walk(p[1:][:, [y, rival]], right, [classes[y], classes[rival]], path)
         before, after = (f"{classes[int(q.argmax())]} ({float(q.max()):.0%})" for q in p[[0, -1]])
         alt += (f" {m} says {before} to the clean image and {after} to the attacked one; the path "
                 + ("never crosses." if all(right) else
@@ -261,35 +261,27 @@ def image(x: Explorer, choice: Choice) -> str:
 
 
 @lru_cache
-def walks(source: Source, eps: int, n: int) -> tuple[Tensor, diagnostics.Steps]:
-    """Confusion over the attack's steps, and steps until each image is wrong, on the first n images
-    of each class."""
-    part, level = images_of(source.classes).per_class(n), eps / 255
-    return (diagnostics.confusion_path(source.model, part, diagnostics.QUICK.at(level)),
-            diagnostics.steps_to_wrong(source.model, part, SLOW.at(level)))
+def withstood(source: Source, eps: int, n: int) -> np.ndarray:
+    """How many small steps of an attack the first n images of each class withstand, on average."""
+    part = images_of(source.classes).per_class(n)
+    return diagnostics.steps_to_wrong(source.model, part, SLOW.at(eps / 255)).mean
 
 
 def sides(x: Explorer, choice: Choice) -> str:
-    """Source-class fairness (which class is lost, and how soon) and target-class fairness (what its
-    images are taken for)."""
-    curves, label = {m: x.curve(m, choice) for m in choice.models}, x.detail(choice).label
-    classes, (over, soon, to) = curves[label].classes, x.axes(3, 11, 3.8)
-    walked = {m: walks(x.source(m), choice.eps, choice.per_class) for m in curves}
-    steps = {m: withstood.mean.tolist() for m, (_, withstood) in walked.items()}
+    """Source-class fairness (how soon a class is lost) and target-class fairness (what its images
+    are taken for)."""
+    curves, (soon, to) = {m: x.curve(m, choice) for m in choice.models}, x.axes(2, 11, 3.8)
+    first = curves[choice.models[0]]
+    classes = first.classes
+    steps = {m: withstood(x.source(m), choice.eps, choice.per_class).tolist() for m in curves}
     target = {m: diagnostics.targets(c.confusion(choice.eps), own=False) for m, c in curves.items()}
-    right = diagnostics.kept(walked[label][0])
-    plots.class_curves(100 * right, classes, over, x=range(len(right)),
-                       named=[classes[int(c)] for c in (right[-1].argmin(), right[-1].argmax())],
-                       xlabel="step t of the attack", ylabel=f"still right (%), {label}")
     plots.bars(steps, classes, soon, scale=1,
                ylabel=f"mean steps withstood ({SLOW.steps}: never lost)")
     plots.bars({m: t.tolist() for m, t in target.items()}, classes, to,
                ylabel="share of the wrong answers (%)")
     to.axhline(100 / len(classes), color="0.4", lw=1, ls=":")
-    for ax in (soon, to):  # long names of ten classes under a narrow figure
-        ax.tick_params(axis="x", labelrotation=60)
-    alt = (f"Left and middle: the first {choice.per_class} images of each class, live; right: "
-           f"{choice.under(len(curves[label].y))}.")
+    alt = (f"Left: the first {choice.per_class} images of each class, live; right: "
+           f"{choice.under(len(first.y))}.")
     for m, t in target.items():
         alt += (f" {m}: {classes[int(np.argmin(steps[m]))]} is lost soonest ({min(steps[m]):.0f} "
                 f"steps), {classes[int(t.argmax())]} takes {t.max():.0%} of the wrong answers; "
@@ -349,6 +341,6 @@ VIEWS = {
     "confusion": View("Confusion matrix", {"attack", "of", "cell"}, matrix),
     "cell": View("Images of a cell", {"attack", "of", "cell"}, cell),
     "image": View("One image", {"attack", "of", "cell"}, image),
-    "fairness": View("Source and target", {"attack", "live", "of"}, sides),
+    "fairness": View("Source and target", {"attack", "live"}, sides),
     "scores": View("Scores", {"score"}, unfairness),
 }

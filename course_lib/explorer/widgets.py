@@ -89,13 +89,15 @@ class Panel(w.VBox):
         one, two = [*(first or names), NONE][:2]
         by_name = parts(names, one, two, str(folder or ""))
         self.part = SimpleNamespace(**by_name)
-        then: dict[str, Callable[[], str | None]] = {
+        actions: dict[str, Callable[[], str | None]] = {
             "words": self.choose, "matrix": self.click, "attack_now": self.attack_now,
             "open_folder": self.open_folder}
-        for name in ("attack_now", "open_folder"):
-            by_name[name].on_click(lambda _, name=name: self.act(then[name]))
-        for name in by_name.keys() - {"attack_now", "open_folder", "folder"}:
-            by_name[name].observe(lambda _, name=name: self.act(then.get(name)), names="value")
+        for name, control in by_name.items():
+            react = partial(lambda action, _: self.act(action), actions.get(name))
+            if isinstance(control, w.Button):
+                control.on_click(react)
+            elif name != "folder":
+                control.observe(react, names="value")
         boxes = [w.HBox([by_name[name] for name in " ".join(line.values()).split()], layout=FLOW)
                  for line in LINES]
         super().__init__(boxes)

@@ -60,7 +60,7 @@ def test_every_view_opens_with_the_controls_that_it_uses(panel: Panel) -> None:
     drawn, in_cell = set(), ["of", "eps", "row"]
     for view, controls in {
             "errors": ["eps"], "budgets": ["eps"], "confusion": [*in_cell, "matrix"],
-            "cell": in_cell, "image": in_cell, "fairness": ["of", "per_class", "eps"],
+            "cell": in_cell, "image": in_cell, "fairness": ["per_class", "eps"],
             "scores": ["score"]}.items():
         panel.show(view)
         drawn.add(panel.part.picture.value)
