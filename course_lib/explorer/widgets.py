@@ -11,7 +11,6 @@ import html
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,7 +45,7 @@ OVER = """<style>
 </style>"""
 
 
-def parts(names: Sequence[str], one: str, two: str, folder: str) -> dict[str, w.Widget]:
+def parts(names: Sequence[str], one: str, two: str) -> dict[str, w.Widget]:
     """The widgets of a panel by name."""
     drop, number = partial(w.Dropdown, style=WIDE), partial(w.BoundedIntText, style=WIDE, min=1)
     toggle = partial(w.ToggleButtons, style={"button_width": "auto"})
@@ -72,22 +71,22 @@ def parts(names: Sequence[str], one: str, two: str, folder: str) -> dict[str, w.
                         style=WIDE, continuous_update=False),
         "note": w.HTML(), "picture": w.HTML(layout={"width": "100%"}),
         "matrix": w.ToggleButtons(options=[]),
-        "folder": w.Text(value=folder, description="Your own runs, in", placeholder="runs",
-                         style=WIDE, layout={"width": "420px"}),
+        "folder": w.Text(description="Your own runs, in", placeholder="runs", style=WIDE,
+                         layout={"width": "420px"}),
         "open_folder": button(description="Open the folder")}
 
 
 class Panel(w.VBox):
     """The controls, the figure and the text of one explorer."""
 
-    def __init__(self, models: Any, folder: str | Path | None) -> None:
+    def __init__(self, models: Any = None) -> None:
         self.explorer = Explorer(models)
         # JupyterLab may answer two controls in two threads of the kernel (subshells)
         self.lock, self.busy = threading.RLock(), False
         names = list(self.explorer.models)
         first = [m for m in Choice.models if models is None and m in names]
         one, two = [*(first or names), NONE][:2]
-        by_name = parts(names, one, two, str(folder or ""))
+        by_name = parts(names, one, two)
         self.part = SimpleNamespace(**by_name)
         actions: dict[str, Callable[[], str | None]] = {
             "words": self.choose, "matrix": self.click, "attack_now": self.attack_now,
@@ -106,7 +105,8 @@ class Panel(w.VBox):
         if self.explorer.mine:  # no answers of theirs are stored
             self.part.attack.value = "pgd20"
             self.act(self.attack_now)
-        self.act(self.open_folder if folder is not None and Path(folder).is_dir() else None)
+        else:
+            self.act()
 
     def choice(self) -> Choice:
         """The choice that the controls show."""

@@ -13,13 +13,14 @@ from course_lib import CourseError, build, evaluate, load, plots
 from course_lib.attacks import ATTACKS
 from course_lib.experiments import RECIPES
 from course_lib.explorer import curves
-from course_lib.explorer.curves import compute_curve, current, load_curve, publish_curve
+from course_lib.explorer.curves import compute_curve, current, load_curve
 from course_lib.explorer.sources import Source, from_folder, images_of
 from course_lib.explorer.views import VIEWS, Choice, Drawing, Explorer
 from course_lib.lab.publish import publish
 from course_lib.scores import cru_s
 from course_lib.zoo import load_report, manifest, models_dir
 from tests.helpers import Linear, split
+from tools.curves import publish_curve
 
 FASHION = load("fashion-mnist").test
 PAIR = ("exp1/natural", "exp1/pgd-at")
