@@ -36,14 +36,13 @@ PAGE = 12  # images of a cell
 
 @dataclass(frozen=True)
 class Choice:
-    """One or two models, an attack and its budget, and one image in a cell of the confusion
-    matrix."""
+    """One or two models, an attack and its budget, and one image in a cell of the first model's
+    confusion matrix."""
 
     view: str = "errors"
     models: tuple[str, ...] = ("exp1/natural", "exp1/pgd-at")
     attack: str = STORED
     eps: int = 8  # grey levels of 255
-    of: int = 0  # the model whose cell is shown
     row: int = 0  # the true class of the images
     column: int = 0  # the predicted class
     number: int = 1  # which image of the cell, from 1
@@ -73,13 +72,15 @@ class Explorer:
     """
 
     def __init__(self, models: Any = None, root: Path | None = None) -> None:
-        every, own = stored(root), {"mine": models} if isinstance(models, nn.Module) else models
-        self.mine = {label: in_hand(label, m) for label, m in own.items()} if isinstance(
-            own, Mapping) else {}
-        if same := {source.classes for source in self.mine.values()}:
-            every = {label: source for label, source in every.items() if source.classes in same}
-        self.models = self.mine | every | self.mine if self.mine or models is None else {
-            m: pick(every, m, "model") for m in several(models)}
+        models = {"mine": models} if isinstance(models, nn.Module) else models
+        self.models, self.mine = stored(root), dict[str, Source]()
+        if models and isinstance(models, Mapping):
+            self.mine = {label: in_hand(label, m) for label, m in models.items()}
+            same = {source.classes for source in self.mine.values()}
+            beside = {m: source for m, source in self.models.items() if source.classes in same}
+            self.models = self.mine | beside | self.mine  # one's own come first, and stay
+        elif models is not None:
+            self.models = {m: pick(self.models, m, "model") for m in several(models)}
         if not self.models:
             raise CourseError("There is no model with weights to explore. Run `make models`, or "
                               "give names from list_models().")
@@ -121,7 +122,7 @@ class Explorer:
             self.attack(choice)
         if "cell" in pick(VIEWS, view, "view").uses:
             i, j = self.mistake(choice)
-            classes = {c: k for k, c in enumerate(self.detail(choice).classes)}
+            classes = {c: k for k, c in enumerate(self.classes(choice))}
             choice = replace(choice, row=pick(classes, row, "class") if row else i,
                              column=pick(classes, column, "class") if column else j)
         return self.draw(choice)
@@ -142,23 +143,21 @@ class Explorer:
         self.figure.set_size_inches(width, height)
         return list(self.figure.subplots(rows, columns, squeeze=False, **words).flat)
 
-    def detail(self, choice: Choice) -> Source:
-        """The model whose cell is shown."""
-        return self.source(choice.models[min(choice.of, len(choice.models) - 1)])
+    def classes(self, choice: Choice) -> tuple[str, ...]:
+        return self.source(choice.models[0]).classes
 
     def mistake(self, choice: Choice) -> tuple[int, int]:
-        """The true and the predicted class of that model's most frequent mistake."""
-        matrix = self.curve(self.detail(choice).label, choice).confusion(choice.eps)
+        """The true and the predicted class of the first model's most frequent mistake."""
+        matrix = self.curve(choice.models[0], choice).confusion(choice.eps)
         return divmod(int(matrix.fill_diagonal_(0).argmax()), len(matrix))
 
     def cell(self, choice: Choice) -> tuple[Tensor, str]:
         """The places in the test split of the images in the chosen cell, and a sentence on them."""
-        source = self.detail(choice)
-        curve = self.curve(source.label, choice)
+        curve = self.curve(choice.models[0], choice)
         places = curve.cell(choice.eps, choice.row, choice.column)
         a, b = (curve.classes[c] for c in (choice.row, choice.column))
-        return places, (f"{len(places)} images of {a} are taken for {b} by {source.label} under "
-                        f"{choice.under(len(curve.y))}.")
+        return places, (f"{len(places)} images of {a} are taken for {b} by {choice.models[0]} "
+                        f"under {choice.under(len(curve.y))}.")
 
     def scores(self, models: Sequence[str]) -> list[str]:
         """The unfairness scores that all of these models have."""
@@ -203,8 +202,8 @@ def budgets(x: Explorer, choice: Choice) -> str:
 
 
 def matrix(x: Explorer, choice: Choice) -> str:
-    """The confusion matrix of one model, clean and under attack, in percent of each class."""
-    label = x.detail(choice).label
+    """The first model's confusion matrix, clean and under attack, in percent of each class."""
+    label = choice.models[0]
     curve = x.curve(label, choice)
     for ax, eps, title in zip(x.axes(2, 10, 4.4, sharey=True), (0, choice.eps),
                               ("clean", f"attacked, {choice.eps}/255"), strict=True):
@@ -224,7 +223,7 @@ def cell(x: Explorer, choice: Choice) -> str:
     first = (min(choice.number, max(1, len(places))) - 1) // PAGE * PAGE
     if not (page := numbers[first : first + PAGE]):
         raise CourseError(f"{alt} Choose another cell.")
-    plots.images(images_of(x.detail(choice).classes).images(places[page[0] - 1 : page[-1]]), ax,
+    plots.images(images_of(x.classes(choice)).images(places[page[0] - 1 : page[-1]]), ax,
                  columns=PAGE // 2, titles=[*map(str, page)],
                  framed=[n == choice.number for n in page])
     return f"{alt} Shown: {page[0]} to {page[-1]}, as they are without the attack."
@@ -232,7 +231,7 @@ def cell(x: Explorer, choice: Choice) -> str:
 
 def image(x: Explorer, choice: Choice) -> str:
     """One image, clean and attacked; the models' probabilities before and after; and the walk."""
-    (places, alt), classes = x.cell(choice), x.detail(choice).classes
+    (places, alt), classes = x.cell(choice), x.classes(choice)
     if not len(places):
         raise CourseError(f"{alt} Choose another cell.")
     place, n = int(places[min(choice.number, len(places)) - 1]), len(choice.models)
@@ -331,16 +330,16 @@ class View(NamedTuple):
     """One way to look at models: its title, the controls that it uses, and its figure."""
 
     title: str
-    uses: Set[str]  # attack and budget, live attack, of (which model), cell, score
+    uses: Set[str]  # attack and budget, live attack, cell, score
     draw: Callable[[Explorer, Choice], str]
 
 
 VIEWS = {
     "errors": View("Errors by class", {"attack"}, errors),
     "budgets": View("All budgets", {"attack"}, budgets),
-    "confusion": View("Confusion matrix", {"attack", "of", "cell"}, matrix),
-    "cell": View("Images of a cell", {"attack", "of", "cell"}, cell),
-    "image": View("One image", {"attack", "of", "cell"}, image),
+    "confusion": View("Confusion matrix", {"attack", "cell"}, matrix),
+    "cell": View("Images of a cell", {"attack", "cell"}, cell),
+    "image": View("One image", {"attack", "cell"}, image),
     "fairness": View("Source and target", {"attack", "live"}, sides),
     "scores": View("Scores", {"score"}, unfairness),
 }

@@ -27,7 +27,7 @@ NONE = "(no second model)"
 LINES = (  # the parts of each line, after the word in `View.uses` that shows them
     {"always": "one two words"}, {"always": "folder open_folder"}, {"attack": "attack eps"},
     {"live": "per_class", "attack now": "attack_now progress"}, {"always": "view"},
-    {"score": "score"}, {"of": "of", "cell": "row column number"}, {"always": "note"},
+    {"score": "score"}, {"cell": "row column number"}, {"always": "note"},
     # last for the keyboard, because the matrix has a hundred cells
     {"always": "picture", "matrix": "matrix"})
 WIDE: Any = {"description_width": "initial"}
@@ -48,7 +48,6 @@ OVER = """<style>
 def parts(names: Sequence[str], one: str, two: str) -> dict[str, w.Widget]:
     """The widgets of a panel by name."""
     drop, number = partial(w.Dropdown, style=WIDE), partial(w.BoundedIntText, style=WIDE, min=1)
-    toggle = partial(w.ToggleButtons, style={"button_width": "auto"})
     button = partial(w.Button, layout={"width": "auto"})
     live = [(f"{name}, attack now", name) for name in ATTACKS]
     return {
@@ -61,9 +60,9 @@ def parts(names: Sequence[str], one: str, two: str) -> dict[str, w.Widget]:
                             layout={"width": "180px"}),
         "attack_now": button(description="Attack now"),
         "progress": w.IntProgress(value=0, max=1, description="", layout={"width": "220px"}),
-        "view": toggle(options=[(view.title, name) for name, view in VIEWS.items()]),
+        "view": w.ToggleButtons(options=[(view.title, name) for name, view in VIEWS.items()],
+                                style={"button_width": "auto"}),
         "score": drop(description="score", options=[""]),
-        "of": toggle(options=[("first model", 0), ("second model", 1)]),
         "row": drop(description="class", options=[("", 0)]),
         "column": drop(description="taken for", options=[("", 0)]),
         "number": number(description="image", value=1, max=1, layout={"width": "140px"}),
@@ -174,7 +173,7 @@ class Panel(w.VBox):
 
     def _offer_cells(self) -> None:
         """Offer the model's classes, at first its most frequent mistake, and the cell's images."""
-        part, classes = self.part, self.explorer.detail(self.choice()).classes
+        part, classes = self.part, self.explorer.classes(self.choice())
         options = tuple((c, i) for i, c in enumerate(classes))
         if part.row.options != options:
             mistake = self.explorer.mistake(self.choice())

@@ -56,8 +56,8 @@ def test_it_opens_with_two_models_and_each_control_draws_anew(panel: Panel) -> N
 
 
 def test_every_view_opens_with_the_controls_that_it_uses(panel: Panel) -> None:
-    parts = ["attack_now", "of", "per_class", "eps", "score", "row", "matrix"]
-    drawn, in_cell = set(), ["of", "eps", "row"]
+    parts = ["attack_now", "per_class", "eps", "score", "row", "matrix"]
+    drawn, in_cell = set(), ["eps", "row"]
     for view, controls in {
             "errors": ["eps"], "budgets": ["eps"], "confusion": [*in_cell, "matrix"],
             "cell": in_cell, "image": in_cell, "fairness": ["per_class", "eps"],
