@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib import CourseError, build, evaluate, load, plots
+from course_lib import CourseError, build, diagnostics, evaluate, load, plots
 from course_lib.attacks import ATTACKS
 from course_lib.experiments import RECIPES
 from course_lib.explorer import curves
 from course_lib.explorer.curves import compute_curve, current, load_curve
 from course_lib.explorer.sources import Source, from_folder, images_of
-from course_lib.explorer.views import VIEWS, Choice, Drawing, Explorer
+from course_lib.explorer.views import SLOW, VIEWS, Choice, Drawing, Explorer
 from course_lib.lab.publish import publish
 from course_lib.scores import cru_s
 from course_lib.zoo import load_report, manifest, models_dir
@@ -130,6 +130,16 @@ def test_errors_are_those_of_the_stored_reports(explorer: Explorer) -> None:
     two = explorer.look("errors", "exp1/natural", eps=0)
     assert two.figure is one.figure and len(two.figure.axes) == 1
     assert plt.get_fignums() == [], "nothing that a notebook would show by itself"
+
+
+def test_source_and_target_are_the_diagnoses(explorer: Explorer) -> None:
+    model, part = explorer.source("exp1/natural"), FASHION.per_class(2)
+    drawing = explorer.look("fairness", "exp1/natural", per_class=2)
+    target = diagnostics.targets(model.curve.confusion(8), own=False)
+    steps = diagnostics.steps_to_wrong(model.model, part, SLOW)
+    for ax, values in zip(drawing.figure.axes, (steps.mean, 100 * target), strict=True):
+        assert [bar.get_height() for bar in ax.patches] == pytest.approx(values.tolist())
+    assert f"; {diagnostics.from_uniform(target):.0%} of them would have to move" in drawing.alt
 
 
 def test_the_path_of_an_image_says_where_it_crosses(explorer: Explorer) -> None:
