@@ -10,7 +10,6 @@ A Choice says which models, attack and images; a Drawing is the figure and its t
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -71,9 +70,9 @@ class Explorer:
     Stored curves are shown at once. A live attack has to be run first; its result is remembered.
     """
 
-    def __init__(self, models: Any = None, root: Path | None = None) -> None:
+    def __init__(self, models: Any = None) -> None:
         models = {"mine": models} if isinstance(models, nn.Module) else models
-        self.models, self.mine = stored(root), dict[str, Source]()
+        self.models, self.mine = stored(), dict[str, Source]()
         if models and isinstance(models, Mapping):
             self.mine = {label: in_hand(label, m) for label, m in models.items()}
             same = {source.classes for source in self.mine.values()}

@@ -44,10 +44,6 @@ def differences() -> dict[str, Spread]:
         "LUF_t, cifar10": Spread.of(share)}
 
 
-def _range(rate: Tensor) -> Tensor:
-    return rate.max() - rate.min()
-
-
 def _flips(full: Tensor, without: Tensor) -> Tensor:
     """[L, X], where leaving out an example changes the prediction."""
     return without.argmax(2) != full.argmax(1)
@@ -84,7 +80,8 @@ LUF = Exercise(_luf, cases=_probabilities(), mistakes={
 ), praise="The last two scores are one count, divided by two different numbers.")
 
 
-def _eou(confidence: Tensor, y: Tensor, group: Tensor, score: Any = _range) -> list[Tensor]:
+def _eou(confidence: Tensor, y: Tensor, group: Tensor,
+         score: Any = lambda m: m.max() - m.min()) -> list[Tensor]:
     """For each label the score of the groups' mean confidences."""
     means = [torch.stack([confidence[(y == label) & (group == g)].mean() for g in group.unique()])
              for label in (0, 1)]

@@ -14,7 +14,7 @@ from course_lib.attacks import ATTACKS
 from course_lib.experiments import RECIPES
 from course_lib.explorer import curves
 from course_lib.explorer.curves import compute_curve, current, load_curve
-from course_lib.explorer.sources import Source, from_folder, images_of
+from course_lib.explorer.sources import Source, from_folder, images_of, stored
 from course_lib.explorer.views import SLOW, VIEWS, Choice, Drawing, Explorer
 from course_lib.lab.publish import publish
 from course_lib.scores import cru_s
@@ -188,7 +188,8 @@ def test_stored_scores_are_split_into_their_parts(tmp_path: Path, explorer: Expl
     scored(tmp_path, "mine/people")
     scored(tmp_path, "mine/none", reports=[], scores=[])
     scored(tmp_path, "mine/other", scores=[])
-    x, hard = Explorer(root=tmp_path), "CRU_s, pgd20-adult at 10 units"
+    x, hard = Explorer(), "CRU_s, pgd20-adult at 10 units"
+    x.models |= stored(tmp_path)
     assert x.scores(["mine/people"]) == ["CAU", hard, "EOU, gender", "CRU_eps, bisection"]
     assert x.scores(["mine/people", "mine/other"]) == ["CAU", hard]
     for score, says, bars in (
