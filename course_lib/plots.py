@@ -141,11 +141,11 @@ def class_bars(models: Some | Mapping[str, Some], ax: Ax = None, *,
     return _warn(ax, every)
 
 
-def side_by_side(models: Mapping[str, Some], *, width: float = 8, height: float = 3.2) -> Axes:
+def side_by_side(models: Mapping[str, Some], *, height: float = 3.2) -> Axes:
     """One panel per model: standard beside robust errors, as in the reproduction report. The first
     model's easiest class is first in every panel."""
     seeds, order = _alike(models)
-    drawn = panels(len(seeds), width, height, sharey=True)
+    drawn = panels(len(seeds), 8, height, sharey=True)
     for ax, (label, reports) in zip(drawn, seeds.items(), strict=True):
         attack = f"{reports[0].attack} {budget(reports[0].eps)}"
         class_bars({"standard": reports, attack: reports}, ax, kind=("nat", "rob"), order=order)
@@ -273,11 +273,9 @@ def lines(x: Sequence[float], curves: Mapping[str, Any], ax: Ax = None, **labels
     return _finish(ax, **labels)
 
 
-def walk(p: Tensor, right: Sequence[bool] | Tensor, ax: Ax = None, *, labels: Names = ()) -> Axes:
+def walk(p: Tensor, right: Sequence[bool] | Tensor, labels: Names, ax: Ax = None) -> Axes:
     """Probabilities [T, lines] along an attack; shaded from the first iterate not `right` [T]."""
-    ax = axes(ax, 7, 3)
-    for i, line in enumerate(p.detach().cpu().T.numpy()):
-        ax.plot(line, label=labels[i] if i < len(labels) else None, **SERIES[i % 8])
+    ax = class_curves(p.detach().cpu(), labels, axes(ax, 7, 3), named=labels, x=range(len(p)))
     if (first := next((t for t, ok in enumerate(right) if not ok), None)) is not None:
         ax.axvspan(first - 0.5, len(right) - 0.5, color=COLOURS[5], alpha=0.12, lw=0,
                    label="prediction is wrong")
@@ -324,12 +322,11 @@ def pareto(points: Mapping[str, tuple[Spread, Spread]], ax: Ax = None, **labels:
                                         "ylabel": "worst class's error (%)"} | labels)
 
 
-def confusion(matrix: Any, classes: Names, ax: Ax = None, *, most: float = 1.0) -> Axes:
-    """Shares [C, C] of each true class (row) by predicted class in percent; "·" is below 0.5.
-    `most` is the share with the darkest colour."""
+def confusion(matrix: Any, classes: Names, ax: Ax = None) -> Axes:
+    """Shares [C, C] of each true class (row) by predicted class in percent; "·" is below 0.5."""
     ax = heat_map(100 * np.asarray(matrix, float), classes, classes, axes(ax, 6.4, 5.6),
                   text="{:.0f}", xlabel="predicted class", ylabel="true class", cmap="Blues",
-                  aspect="equal", vmin=0, vmax=100 * most)
+                  aspect="equal", vmin=0, vmax=100)
     for text in ax.texts:
         text.set_text("·" if text.get_text() == "0" else text.get_text())
     return ax

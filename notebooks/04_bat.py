@@ -435,7 +435,7 @@ short = [c.removesuffix("/top").removeprefix("Ankle ") for c in test.classes]
 def matrices(model="BAT (code)", t=10):
     axs = plots.panels(2, 7.6, 3.6, sharey=True)
     for ax, label in zip(axs, ("PGD-AT", model), strict=True):
-        plots.confusion(paths[label][t].numpy(), short, ax, most=1)
+        plots.confusion(paths[label][t].numpy(), short, ax)
         ax.set_title(f"{label}, after {t} steps")
     plots.show(axs[1])
 

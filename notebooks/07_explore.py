@@ -65,7 +65,7 @@ print(session.line())
 from course_lib import plots
 from course_lib.explorer import explore
 
-panel = explore(out=session.results / "explorer")
+panel = explore()
 panel.show("image")  # the view to begin with
 panel
 
@@ -75,9 +75,8 @@ panel
 # - **Models:** choose one, or two side by side. *Tab* and the arrow keys reach every control.
 # - **Attack:** the predictions under PGD-20 at ε = 0, 2, 4, ..., 32 of 255 are stored for all 10,000 test images (seed 0), so the slider answers at
 #   once. An attack that says *attack now* runs here, on as many images per class as you choose.
-# - **Confusion matrix:** click a cell on the right, or choose a class and a prediction, then *Show the images of this cell*, then *Show this image*.
+# - **Confusion matrix:** click a cell on the right, or choose a class and a prediction, then *Images of a cell*, then *One image*.
 # - **Scores:** the unfairness scores of notebook 05, split into their classes or groups.
-# - **Table:** sort it, filter it by words, save it.
 # - **Your own runs:** type a folder of finished models, such as the `runs` of `python -m course_lib train`, or one that `save_model` wrote. A model that
 #   you have in hand comes with `explore({"mine": model})`.
 #
@@ -87,7 +86,7 @@ panel
 
 # %% cellView="form"
 # @title Choose, and run
-# errors, budgets, confusion, cell, image, fairness, scores or history:
+# errors, budgets, confusion, cell, image, fairness or scores:
 VIEW = "errors"  # @param {type:"string"}
 MODEL = "exp1/natural"  # @param {type:"string"}
 BESIDE = "exp1/pgd-at"  # @param {type:"string"}
@@ -104,7 +103,7 @@ view = explorer.look(VIEW, MODEL, BESIDE, attack=ATTACK, eps=EPS, row=CLASS,
 plots.show(view.ax)
 
 # %% [markdown]
-# The names are those of the panel's table. They mean seed 0; add another seed as in `exp1/pgd-at · seed 1`, and choose a live attack for it.
+# The names are those that the panel offers. They mean seed 0; add another seed as in `exp1/pgd-at · seed 1`, and choose a live attack for it.
 #
 # ## 3 · Six things to try
 #

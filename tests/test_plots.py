@@ -43,7 +43,7 @@ DRAWN: dict[str, tuple[Any, ...]] = {  # what each function is given before `ax`
     "probabilities": ({"p": torch.full((10,), 0.1)}, FASHION), "dumbbells": (seeds(), seeds(150)),
     "class_scatter": (np.arange(10.0), np.arange(10.0) ** 2, FASHION),
     "class_curves": ([[0.1] * 10, [0.2] * 10], FASHION), "curves": ({"loss": [2.0, 1.0]},),
-    "budget_curves": ({0.0: report(), 0.1: report(more=200)},), "walk": (P, [True, False]),
+    "budget_curves": ({0.0: report(), 0.1: report(more=200)},), "walk": (P, [True, False], "ab"),
     "lines": ([0.0, 0.5], {"a": [1.0, 2.0]}), "attack_gaps": (GAPS,),
     "pareto": ({"m": (SPREAD, SPREAD)},), "confusion": (np.eye(2), "ab"), "images": (IMAGES,),
     "heat_map": (np.array([[1.0, np.nan]]), ["a"], ["b", "c"]),
@@ -143,14 +143,10 @@ def test_whiskers_are_wilson_for_one_model_and_student_over_seeds():
     assert right.get_ylim()[1] >= 93  # panels that share an axis show their bars to the top
 
 
-OTHER = Report(report().nat, report().rob, (*FASHION[1:], "Cap"))
-
-
 @pytest.mark.parametrize(("call", "says"), [
     (lambda: plots.class_bars({"m": []}), "No model to draw"),
     (lambda: plots.class_bars({"m": report()}, kind="clean"), "Unknown kind of error 'clean'"),
     (lambda: plots.class_bars({"m": report()}, kind=["nat", "rob"]), "2 kinds of error for 1 mo"),
-    (lambda: plots.class_bars({"m": report(), "n": OTHER}), "differ in their classes"),
     (lambda: plots.cost_of_robustness(seeds(), seeds()[:2]), "3 natural reports for 2 robust"),
     (lambda: plots.side_by_side({"a": report(), "b": replace(report(), eps=0.1)}), "their budget"),
     (lambda: plots.bars({"A": [0.1], "B": [0.1, 0.2]}, ["men", "women"], ylabel=""),
@@ -216,9 +212,9 @@ def test_lines_hold_the_numbers_that_they_are_given():
 
 def test_a_walk_is_shaded_from_its_first_wrong_iterate():
     p = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4]])
-    ax = plots.walk(p, [True, False, True], labels=["own"])
-    assert legend(ax) == ["own", "prediction is wrong"] and ax.patches[0].get_x() == 0.5
-    assert not plots.walk(p, [True] * 3).patches
+    ax = plots.walk(p, [True, False, True], ["own", "other"])
+    assert legend(ax) == ["own", "other", "prediction is wrong"] and ax.patches[0].get_x() == 0.5
+    assert not plots.walk(p, [True] * 3, ["own", "other"]).patches
 
 
 def test_the_attacks_on_a_model_and_the_trainings_of_a_design_are_in_one_row():
@@ -259,7 +255,7 @@ def test_matrices_show_each_number_in_its_place_and_frame_the_marked():
     ax = plots.confusion(np.array([[0.9, 0.1, 0.0], [0.004, 0.006, 0.99], [0, 0, 1]]), ABC)
     assert [*cells(ax).values()] == ["90", "10", "·", "·", "1", "99", "·", "·", "100"]
     assert ax.get_xlabel() == "predicted class" and ax.get_ylabel() == "true class"
-    assert plots.confusion(np.eye(2), "ab", most=0.5).images[0].get_clim() == (0, 50)
+    assert ax.images[0].get_clim() == (0, 100)
     ax = plots.heat_map(np.array([[10.0, 20.04], [np.nan, 40.0]]), ["r1", "r2"], [1, 2],
                         marked=[(1, 0)], xlabel="x", ylabel="y")
     assert cells(ax) == {(0, 0): "10.0", (0, 1): "20.0", (1, 0): "–", (1, 1): "40.0"}

@@ -9,18 +9,22 @@ when it is done.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
 from course_lib.data import EMBEDDED, Split
 from course_lib.errors import CourseError
-from course_lib.explorer.curves import BUDGETS, compute_curve, current, publish_curve
+from course_lib.explorer.curves import BUDGETS, Curve, compute_curve, current, curve_files
 from course_lib.explorer.sources import images_of
+from course_lib.lab.publish import add_file
 from course_lib.machine import keep_memory
-from course_lib.zoo import load_model, load_record, manifest
+from course_lib.zoo import entry, load_model, load_record, manifest
 
 
 def wanted(prefix: str, every_seed: bool) -> Iterator[tuple[str, int, Split]]:
@@ -39,6 +43,17 @@ def wanted(prefix: str, every_seed: bool) -> Iterator[tuple[str, int, Split]]:
             split = images_of(tuple(made["classes"]))
             if current(name, seed, split.digest()) is None:
                 yield name, seed, split
+
+
+def publish_curve(name: str, seed: int, curve: Curve, split: Split,
+                  root: Path | None = None) -> None:
+    """Store a curve and name it in the manifest. A reader sees both or neither."""
+    packed = io.BytesIO()
+    np.savez_compressed(packed, eps=np.array(curve.eps, np.uint8),
+                        said=curve.predicted.numpy().astype(np.uint8))
+    add_file(curve_files(root), name, str(seed), f"{name}/seed{seed}.npz", packed.getvalue(),
+             attack=curve.attack, data=split.digest(),
+             weights=entry(name, seed, root)["weights"]["sha256"])
 
 
 def main() -> int:

@@ -1,17 +1,14 @@
 """Every stored model under your own sliders: `explore()`."""
 
-from pathlib import Path
 from typing import Any
 
 
-def explore(models: Any = None, *, folder: str | Path | None = None,
-            out: str | Path = "explorer") -> Any:
+def explore(models: Any = None) -> Any:
     """The explorer as a widget: make it the last line of a cell.
 
     `models` is a name or names from list_models(), or a network of your own (or several by name,
-    {"mine": model}), which is attacked at once beside a stored one. `folder` is one of your own,
-    with finished models. Tables and figures are saved to `out`.
+    {"mine": model}), which is attacked at once beside a stored one.
     """
     from course_lib.explorer.widgets import Panel
 
-    return Panel(models, folder, Path(out))
+    return Panel(models)

@@ -72,15 +72,15 @@ class Curve:
 
 def compute_curve(model: nn.Module, split: Split, attack: str = ATTACK,
                   budgets: Sequence[int] = BUDGETS, *, per_class: int | None = None,
-                  batch: int = 500, seed: int = 0,
+                  batch: int = 500,
                   tick: Callable[[int], object] = lambda images: None) -> Curve:
     """Attack every image, or the first `per_class` of each class, at each budget, as `evaluate`
-    with this seed and batch. `tick` gets the number of images of each batch at each budget."""
+    with this batch. `tick` gets the number of images of each batch at each budget."""
     places = torch.cat([torch.nonzero(split.y == c).flatten()[:per_class]
                         for c in range(len(split.classes))]).sort().values
     part, walker = split.take(places), pick(ATTACKS, attack, "attack")
     levels = sorted({*budgets} - {0})  # every attack gives the predictions at 0, too
-    answers = [predictions(model, part, walker.at(eps / 255), batch=batch, seed=seed, tick=tick)
+    answers = [predictions(model, part, walker.at(eps / 255), batch=batch, tick=tick)
              for eps in levels or [0]]
     predicted = torch.stack([answers[0][1], *(attacked for _, _, attacked in answers)])
     return Curve(attack, (0, *levels), predicted[: len(levels) + 1], part.y, places, split.classes)
@@ -104,16 +104,3 @@ def load_curve(name: str, split: Split, *, seed: int = 0, root: Path | None = No
     with np.load(io.BytesIO(curve_files(root).read(row)), allow_pickle=False) as arrays:
         eps, predicted = tuple(arrays["eps"].tolist()), torch.from_numpy(arrays["said"]).long()
     return Curve(ATTACK, eps, predicted, split.y, torch.arange(len(split)), split.classes)
-
-
-def publish_curve(name: str, seed: int, curve: Curve, split: Split,
-                  root: Path | None = None) -> None:
-    """Store a curve and name it in the manifest. A reader sees both or neither."""
-    from course_lib.lab.publish import add_file
-
-    packed = io.BytesIO()
-    np.savez_compressed(packed, eps=np.array(curve.eps, np.uint8),
-                        said=curve.predicted.numpy().astype(np.uint8))
-    add_file(curve_files(root), name, str(seed), f"{name}/seed{seed}.npz", packed.getvalue(),
-             attack=curve.attack, data=split.digest(),
-             weights=entry(name, seed, root)["weights"]["sha256"])

@@ -4,13 +4,11 @@ that `sweep`, `train` or `save_model` wrote. Nothing in that is changed."""
 import contextlib
 import functools
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import nn
 
@@ -18,12 +16,9 @@ from course_lib.data import EMBEDDED, Split, load
 from course_lib.datasets.sources import contents
 from course_lib.errors import CourseError
 from course_lib.explorer.curves import Curve, load_curve
-from course_lib.fairness import Report
 from course_lib.inference import check_fit
-from course_lib.tables import WIDE, wide
-from course_lib.zoo import StoredModel, load_model, load_record, manifest, models_dir
+from course_lib.zoo import load_model, load_record, manifest, models_dir
 
-COLUMNS: tuple[str, ...] = ("model", "data", "method", *WIDE)
 ADVICE = "Give the folder that trainings wrote to, such as runs, or explore({'mine': model})."
 
 
@@ -63,8 +58,7 @@ def in_hand(label: str, model: nn.Module | str) -> Source:
         where = next(network.parameters(), torch.empty(0)).device
         with contextlib.suppress(CourseError):
             check_fit(network, test.images(slice(0, 1)).to(where), len(test.classes))
-            source.record = {"made_from": {"classes": test.classes,
-                                           "recipe": {"method": {"name": "your own"}}}}
+            source.record = {"made_from": {"classes": test.classes}}
             return source
     raise CourseError(f"{label} is {type(network).__name__}, which takes none of the embedded "
                       "images. Give a torch.nn.Module for Fashion-MNIST or CIFAR-10.")
@@ -108,39 +102,4 @@ def images_of(classes: tuple[str, ...]) -> Split:
         if test.classes == classes:
             return test
     raise CourseError(f"No embedded images have the classes {', '.join(map(str, classes))}. For "
-                      "this model the explorer shows scores and training only.")
-
-
-def table(sources: Mapping[str, Source], sort: str = "model", words: str = "") -> pd.DataFrame:
-    """One row per model with its stored errors, sorted by a column; missing values come last. Only
-    models whose names, descriptions or errors hold all the `words`."""
-    rows, groups = [], dict[Any, list[StoredModel]]()
-    for label, source in sorted(sources.items()):
-        rows.append({"model": label})
-        try:
-            recipe = source.record.get("made_from", {}).get("recipe", {})
-            reports = [*map(Report.from_json, source.record.get("reports", []))]
-            groups.setdefault(source.classes, []).append(
-                StoredModel(label, 0, {}, {}, "", "", reports))
-            rows[-1] |= {"data": recipe.get("dataset", ""), "about": recipe.get("about", ""),
-                         "method": recipe.get("method", {}).get("name", "")}
-        except Exception as error:  # a reader's own files may hold anything
-            rows[-1]["method"] = f"cannot be read: {error}"
-    # the errors in one column are of the same images
-    errors = {m.name: found for group in groups.values()
-              for m, found in zip(group, wide(group), strict=True)}
-    rows = [row | errors.get(row["model"], {}) for row in rows]
-    texts = (" ".join(map(str, row.values())).casefold() for row in rows)
-    frame = pd.DataFrame([row for row, text in zip(rows, texts, strict=True) if all(
-        word in text for word in words.casefold().split())], dtype=object)
-    return frame.sort_values(sort, kind="stable") if sort in frame else frame
-
-
-def as_html(frame: pd.DataFrame) -> str:
-    """The table with errors in percent: words to the left, numbers to the right."""
-    shown = frame[[c for c in COLUMNS if c in frame]]
-    with pd.option_context("display.max_colwidth", None):
-        text = shown.to_html(index=False, border=0, na_rep="", justify="right",
-                             classes="explorer-table", float_format=lambda v: f"{v:.2f}")
-    return ("<style>.explorer-table td {text-align: right} "
-            f".explorer-table tr > :nth-child(-n+3) {{text-align: left}}</style>{text}")
+                      "this model the explorer shows scores only.")

@@ -10,7 +10,6 @@ A Choice says which models, attack and images; a Drawing is the figure and its t
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from course_lib import diagnostics, plots, zoo
 from course_lib.attacks import ATTACKS, PGD
 from course_lib.errors import CourseError, pick, several
-from course_lib.explorer.curves import ATTACK, Curve, compute_curve
+from course_lib.explorer.curves import Curve, compute_curve
 from course_lib.explorer.sources import Source, images_of, in_hand, stored
 from course_lib.fairness import Report
 from course_lib.scores import success
@@ -36,15 +35,13 @@ PAGE = 12  # images of a cell
 
 @dataclass(frozen=True)
 class Choice:
-    """One or two models, an attack and its budget, and one image in a cell of the confusion
-    matrix."""
+    """One or two models, an attack and its budget, and one image in a cell of the first model's
+    confusion matrix."""
 
     view: str = "errors"
     models: tuple[str, ...] = ("exp1/natural", "exp1/pgd-at")
     attack: str = STORED
     eps: int = 8  # grey levels of 255
-    seeds: bool = False  # the mean over all stored seeds, in the view "errors"
-    of: int = 0  # the model whose cell and history are shown
     row: int = 0  # the true class of the images
     column: int = 0  # the predicted class
     number: int = 1  # which image of the cell, from 1
@@ -73,14 +70,16 @@ class Explorer:
     Stored curves are shown at once. A live attack has to be run first; its result is remembered.
     """
 
-    def __init__(self, models: Any = None, root: Path | None = None) -> None:
-        every, own = stored(root), {"mine": models} if isinstance(models, nn.Module) else models
-        self.mine = {label: in_hand(label, m) for label, m in own.items()} if isinstance(
-            own, Mapping) else {}
-        if same := {source.classes for source in self.mine.values()}:
-            every = {label: source for label, source in every.items() if source.classes in same}
-        self.models = self.mine | every | self.mine if self.mine or models is None else {
-            m: pick(every, m, "model") for m in several(models)}
+    def __init__(self, models: Any = None) -> None:
+        models = {"mine": models} if isinstance(models, nn.Module) else models
+        self.models, self.mine = stored(), dict[str, Source]()
+        if models and isinstance(models, Mapping):
+            self.mine = {label: in_hand(label, m) for label, m in models.items()}
+            same = {source.classes for source in self.mine.values()}
+            beside = {m: source for m, source in self.models.items() if source.classes in same}
+            self.models = self.mine | beside | self.mine  # one's own come first, and stay
+        elif models is not None:
+            self.models = {m: pick(self.models, m, "model") for m in several(models)}
         if not self.models:
             raise CourseError("There is no model with weights to explore. Run `make models`, or "
                               "give names from list_models().")
@@ -97,16 +96,6 @@ class Explorer:
                               f"{choice.eps}/255 on {choice.per_class} images per class yet: press "
                               "Attack now.")
         return source.curve if choice.attack == STORED else source.live[_live(choice)]
-
-    def reports(self, label: str, choice: Choice) -> list[Report]:
-        """The errors of one training, or of every stored seed of its recipe."""
-        if not choice.seeds:
-            return [self.curve(label, choice).report(choice.eps)]
-        source, attack = self.source(label), ATTACK if choice.attack == STORED else choice.attack
-        if not source.name:
-            raise CourseError(f"{label} is a single training. For a mean over seeds, choose a "
-                              "stored recipe.")
-        return zoo.load_reports(source.name, attack=attack, eps=choice.eps / 255, root=source.root)
 
     def waiting(self, choice: Choice) -> list[Source]:
         """The chosen models on which the live attack has not been run."""
@@ -128,11 +117,11 @@ class Explorer:
         """Draw a view without widgets; `words` are those of a Choice. `row` and `column` are class
         names; without them the cell is the first model's most frequent mistake."""
         choice = Choice(view, tuple(m for m in models if m) or Choice.models, **words)
-        if choice.attack != STORED and not choice.seeds:
+        if choice.attack != STORED:
             self.attack(choice)
         if "cell" in pick(VIEWS, view, "view").uses:
             i, j = self.mistake(choice)
-            classes = {c: k for k, c in enumerate(self.detail(choice).classes)}
+            classes = {c: k for k, c in enumerate(self.classes(choice))}
             choice = replace(choice, row=pick(classes, row, "class") if row else i,
                              column=pick(classes, column, "class") if column else j)
         return self.draw(choice)
@@ -153,23 +142,21 @@ class Explorer:
         self.figure.set_size_inches(width, height)
         return list(self.figure.subplots(rows, columns, squeeze=False, **words).flat)
 
-    def detail(self, choice: Choice) -> Source:
-        """The model whose cell and history are shown."""
-        return self.source(choice.models[min(choice.of, len(choice.models) - 1)])
+    def classes(self, choice: Choice) -> tuple[str, ...]:
+        return self.source(choice.models[0]).classes
 
     def mistake(self, choice: Choice) -> tuple[int, int]:
-        """The true and the predicted class of that model's most frequent mistake."""
-        matrix = self.curve(self.detail(choice).label, choice).confusion(choice.eps)
+        """The true and the predicted class of the first model's most frequent mistake."""
+        matrix = self.curve(choice.models[0], choice).confusion(choice.eps)
         return divmod(int(matrix.fill_diagonal_(0).argmax()), len(matrix))
 
     def cell(self, choice: Choice) -> tuple[Tensor, str]:
         """The places in the test split of the images in the chosen cell, and a sentence on them."""
-        source = self.detail(choice)
-        curve = self.curve(source.label, choice)
+        curve = self.curve(choice.models[0], choice)
         places = curve.cell(choice.eps, choice.row, choice.column)
         a, b = (curve.classes[c] for c in (choice.row, choice.column))
-        return places, (f"{len(places)} images of {a} are taken for {b} by {source.label} under "
-                        f"{choice.under(len(curve.y))}.")
+        return places, (f"{len(places)} images of {a} are taken for {b} by {choice.models[0]} "
+                        f"under {choice.under(len(curve.y))}.")
 
     def scores(self, models: Sequence[str]) -> list[str]:
         """The unfairness scores that all of these models have."""
@@ -182,22 +169,16 @@ def _live(choice: Choice) -> tuple[Any, ...]:
 
 
 def errors(x: Explorer, choice: Choice) -> str:
-    """Errors per class, clean and under attack, of one training or as means over seeds. A dashed
-    line is a model's average under attack."""
-    models = {m: x.reports(m, choice) for m in choice.models}
-    if choice.seeds:
-        models = {f"{x.source(m).name}, {len(r)} seeds": r for m, r in models.items()}
-    (ax,), first = x.axes(1, 9, 3.8), next(iter(models.values()))[0]
+    """Errors per class, clean and under attack. A dashed line is a model's average under attack."""
+    models = {m: x.curve(m, choice).report(choice.eps) for m in choice.models}
+    (ax,), first = x.axes(1, 9, 3.8), models[choice.models[0]]
     bars = {f"{m}, {state}": r for m, r in models.items() for state in ("clean", "under attack")}
     plots.class_bars(bars, ax, kind=["nat", "rob"] * len(models))
     alt = f"Errors by class under {choice.under(sum(first.nat.counts))}, with 95 % intervals."
-    for i, (m, reports) in enumerate(models.items()):
-        clean, average = (100 * np.mean([getattr(r, kind).mean for r in reports])
-                          for kind in ("nat", "rob"))
-        of_class = 100 * np.mean([r.rob.by_class for r in reports], axis=0)
-        ax.axhline(average, color=plots.COLOURS[2 * i + 1], lw=1, ls="--")
-        alt += (f" {m}: average {average:.1f} % (clean {clean:.1f} %), worst class "
-                f"{first.classes[of_class.argmax()]} {of_class.max():.1f} %.")
+    for i, (m, report) in enumerate(models.items()):
+        ax.axhline(100 * report.rob.mean, color=plots.COLOURS[2 * i + 1], lw=1, ls="--")
+        alt += (f" {m}: average {100 * report.rob.mean:.1f} % (clean {100 * report.nat.mean:.1f} "
+                f"%), worst class {report.worst_class} {100 * report.rob.worst:.1f} %.")
     ax.set_ylim(0, 104)
     return alt
 
@@ -220,8 +201,8 @@ def budgets(x: Explorer, choice: Choice) -> str:
 
 
 def matrix(x: Explorer, choice: Choice) -> str:
-    """The confusion matrix of one model, clean and under attack, in percent of each class."""
-    label = x.detail(choice).label
+    """The first model's confusion matrix, clean and under attack, in percent of each class."""
+    label = choice.models[0]
     curve = x.curve(label, choice)
     for ax, eps, title in zip(x.axes(2, 10, 4.4, sharey=True), (0, choice.eps),
                               ("clean", f"attacked, {choice.eps}/255"), strict=True):
@@ -241,7 +222,7 @@ def cell(x: Explorer, choice: Choice) -> str:
     first = (min(choice.number, max(1, len(places))) - 1) // PAGE * PAGE
     if not (page := numbers[first : first + PAGE]):
         raise CourseError(f"{alt} Choose another cell.")
-    plots.images(images_of(x.detail(choice).classes).images(places[page[0] - 1 : page[-1]]), ax,
+    plots.images(images_of(x.classes(choice)).images(places[page[0] - 1 : page[-1]]), ax,
                  columns=PAGE // 2, titles=[*map(str, page)],
                  framed=[n == choice.number for n in page])
     return f"{alt} Shown: {page[0]} to {page[-1]}, as they are without the attack."
@@ -249,7 +230,7 @@ def cell(x: Explorer, choice: Choice) -> str:
 
 def image(x: Explorer, choice: Choice) -> str:
     """One image, clean and attacked; the models' probabilities before and after; and the walk."""
-    (places, alt), classes = x.cell(choice), x.detail(choice).classes
+    (places, alt), classes = x.cell(choice), x.classes(choice)
     if not len(places):
         raise CourseError(f"{alt} Choose another cell.")
     place, n = int(places[min(choice.number, len(places)) - 1]), len(choice.models)
@@ -269,7 +250,7 @@ def image(x: Explorer, choice: Choice) -> str:
         plots.adversarial(clean[0], steps[-1], pictures)
         pictures.set_title(m, fontsize=10)
         plots.probabilities({"clean": p[0], "attacked": p[-1]}, classes, bars)
-        plots.walk(p[1:][:, [y, rival]], right, path, labels=[classes[y], classes[rival]])
+        plots.walk(p[1:][:, [y, rival]], right, [classes[y], classes[rival]], path)
         before, after = (f"{classes[int(q.argmax())]} ({float(q.max()):.0%})" for q in p[[0, -1]])
         alt += (f" {m} says {before} to the clean image and {after} to the attacked one; the path "
                 + ("never crosses." if all(right) else
@@ -278,62 +259,31 @@ def image(x: Explorer, choice: Choice) -> str:
 
 
 @lru_cache
-def walks(source: Source, eps: int, n: int) -> tuple[Tensor, diagnostics.Steps]:
-    """Confusion over the attack's steps, and steps until each image is wrong, on the first n images
-    of each class."""
-    part, level = images_of(source.classes).per_class(n), eps / 255
-    return (diagnostics.confusion_path(source.model, part, diagnostics.QUICK.at(level)),
-            diagnostics.steps_to_wrong(source.model, part, SLOW.at(level)))
+def withstood(source: Source, eps: int, n: int) -> np.ndarray:
+    """How many small steps of an attack the first n images of each class withstand, on average."""
+    part = images_of(source.classes).per_class(n)
+    return diagnostics.steps_to_wrong(source.model, part, SLOW.at(eps / 255)).mean
 
 
 def sides(x: Explorer, choice: Choice) -> str:
-    """Source-class fairness (which class is lost, and how soon) and target-class fairness (what its
-    images are taken for)."""
-    curves, label = {m: x.curve(m, choice) for m in choice.models}, x.detail(choice).label
-    classes, (over, soon, to) = curves[label].classes, x.axes(3, 11, 3.8)
-    walked = {m: walks(x.source(m), choice.eps, choice.per_class) for m in curves}
-    steps = {m: withstood.mean.tolist() for m, (_, withstood) in walked.items()}
+    """Source-class fairness (how soon a class is lost) and target-class fairness (what its images
+    are taken for)."""
+    curves, (soon, to) = {m: x.curve(m, choice) for m in choice.models}, x.axes(2, 11, 3.8)
+    first = curves[choice.models[0]]
+    classes = first.classes
+    steps = {m: withstood(x.source(m), choice.eps, choice.per_class).tolist() for m in curves}
     target = {m: diagnostics.targets(c.confusion(choice.eps), own=False) for m, c in curves.items()}
-    right = diagnostics.kept(walked[label][0])
-    plots.class_curves(100 * right, classes, over, x=range(len(right)),
-                       named=[classes[int(c)] for c in (right[-1].argmin(), right[-1].argmax())],
-                       xlabel="step t of the attack", ylabel=f"still right (%), {label}")
     plots.bars(steps, classes, soon, scale=1,
                ylabel=f"mean steps withstood ({SLOW.steps}: never lost)")
     plots.bars({m: t.tolist() for m, t in target.items()}, classes, to,
                ylabel="share of the wrong answers (%)")
     to.axhline(100 / len(classes), color="0.4", lw=1, ls=":")
-    for ax in (soon, to):  # long names of ten classes under a narrow figure
-        ax.tick_params(axis="x", labelrotation=60)
-    alt = (f"Left and middle: the first {choice.per_class} images of each class, live; right: "
-           f"{choice.under(len(curves[label].y))}.")
+    alt = (f"Left: the first {choice.per_class} images of each class, live; right: "
+           f"{choice.under(len(first.y))}.")
     for m, t in target.items():
         alt += (f" {m}: {classes[int(np.argmin(steps[m]))]} is lost soonest ({min(steps[m]):.0f} "
                 f"steps), {classes[int(t.argmax())]} takes {t.max():.0%} of the wrong answers; "
                 f"{diagnostics.from_uniform(t):.0%} of them would have to move to be even.")
-    return alt
-
-
-def history(x: Explorer, choice: Choice) -> str:
-    """How the training went: the loss, and the validation errors where there are some."""
-    source = x.detail(choice)
-    epochs = source.record.get("history", [])
-    if not epochs:
-        raise CourseError(f"No training history of {source.label} is stored yet; its first row is "
-                          "written at the end of the first epoch.")
-    checks = [Report.from_json(e["validation"][0]) for e in epochs if e.get("validation")]
-    first, *second = x.axes(2, 11, 3.2) if checks else x.axes(1, 6, 3.2)
-    plots.curves({"training loss": (losses := [e["loss"] for e in epochs])}, first)
-    alt = (f"Training of {source.label}: the loss went from {losses[0]:.3f} to {losses[-1]:.3f} in "
-           f"{len(epochs)} epochs.")
-    for ax in second:
-        last = checks[-1].rob
-        plots.curves({"standard": [100 * r.nat.mean for r in checks],
-                      "robust": [100 * r.rob.mean for r in checks],
-                      "worst class": [100 * r.rob.worst for r in checks]}, ax,
-                     ylabel="validation error (%)")
-        alt += (f" Robust validation error at the last check: average {100 * last.mean:.1f} %, "
-                f"worst class {checks[-1].worst_class} {100 * last.worst:.1f} %.")
     return alt
 
 
@@ -379,17 +329,16 @@ class View(NamedTuple):
     """One way to look at models: its title, the controls that it uses, and its figure."""
 
     title: str
-    uses: Set[str]  # attack and budget, live attack, seeds, of (which model), cell, score
+    uses: Set[str]  # attack and budget, live attack, cell, score
     draw: Callable[[Explorer, Choice], str]
 
 
 VIEWS = {
-    "errors": View("Errors by class", {"attack", "seeds"}, errors),
+    "errors": View("Errors by class", {"attack"}, errors),
     "budgets": View("All budgets", {"attack"}, budgets),
-    "confusion": View("Confusion matrix", {"attack", "of", "cell"}, matrix),
-    "cell": View("Images of a cell", {"attack", "of", "cell"}, cell),
-    "image": View("One image", {"attack", "of", "cell"}, image),
-    "fairness": View("Source and target", {"attack", "live", "of"}, sides),
+    "confusion": View("Confusion matrix", {"attack", "cell"}, matrix),
+    "cell": View("Images of a cell", {"attack", "cell"}, cell),
+    "image": View("One image", {"attack", "cell"}, image),
+    "fairness": View("Source and target", {"attack", "live"}, sides),
     "scores": View("Scores", {"score"}, unfairness),
-    "history": View("Training", {"of"}, history),
 }

@@ -11,7 +11,6 @@ import html
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,22 +20,16 @@ from course_lib import plots
 from course_lib.attacks import ATTACKS
 from course_lib.errors import CourseError
 from course_lib.explorer.curves import BUDGETS
-from course_lib.explorer.sources import COLUMNS, as_html, from_folder, table
+from course_lib.explorer.sources import from_folder
 from course_lib.explorer.views import STORED, VIEWS, Choice, Explorer
-from course_lib.files import write_together
 
-TITLES = {name: view.title for name, view in VIEWS.items()} | {"table": "Table"}
 NONE = "(no second model)"
 LINES = (  # the parts of each line, after the word in `View.uses` that shows them
-    {"always": "one two words"}, {"attack": "attack eps", "seeds": "seeds"},
+    {"always": "one two words"}, {"always": "folder open_folder"}, {"attack": "attack eps"},
     {"live": "per_class", "attack now": "attack_now progress"}, {"always": "view"},
-    {"score": "score"}, {"of": "of", "cell": "row column number show_cell show_image"},
-    {"table": "sort"}, {"always": "note"},
-    {"always": "save saved"}, {"always": "folder open_folder"},
-    # last for the keyboard, because the matrix has a hundred cells; shown above the last two
+    {"score": "score"}, {"cell": "row column number"}, {"always": "note"},
+    # last for the keyboard, because the matrix has a hundred cells
     {"always": "picture", "matrix": "matrix"})
-BUTTONS = {"attack_now": "Attack now", "show_cell": "Show the images of this cell",
-           "show_image": "Show this image", "save": "Save", "open_folder": "Open the folder"}
 WIDE: Any = {"description_width": "initial"}
 FLOW: Any = {"flex_flow": "row wrap", "align_items": "center"}
 WRONG = "background: #fdf1ea; border-left: 4px solid #b3470d; padding: 4px 8px;"
@@ -52,10 +45,10 @@ OVER = """<style>
 </style>"""
 
 
-def parts(names: Sequence[str], one: str, two: str, folder: str) -> dict[str, w.Widget]:
+def parts(names: Sequence[str], one: str, two: str) -> dict[str, w.Widget]:
     """The widgets of a panel by name."""
     drop, number = partial(w.Dropdown, style=WIDE), partial(w.BoundedIntText, style=WIDE, min=1)
-    toggle = partial(w.ToggleButtons, style={"button_width": "auto"})
+    button = partial(w.Button, layout={"width": "auto"})
     live = [(f"{name}, attack now", name) for name in ATTACKS]
     return {
         "one": drop(description="Model", options=names, value=one),
@@ -63,60 +56,56 @@ def parts(names: Sequence[str], one: str, two: str, folder: str) -> dict[str, w.
         "attack": drop(description="Attack", options=[("PGD-20, precomputed", STORED), *live]),
         "eps": w.IntSlider(value=8, min=BUDGETS[0], max=BUDGETS[-1], step=BUDGETS[1] - BUDGETS[0],
                            description="ε (of 255)", style=WIDE),
-        "seeds": w.Checkbox(value=False, description="mean over all seeds (8 or 16 of 255)",
-                            indent=False, layout={"width": "auto"}),
         "per_class": number(description="images a class", value=20, max=1000,
                             layout={"width": "180px"}),
+        "attack_now": button(description="Attack now"),
         "progress": w.IntProgress(value=0, max=1, description="", layout={"width": "220px"}),
-        "view": toggle(options=[(title, view) for view, title in TITLES.items()]),
+        "view": w.ToggleButtons(options=[(view.title, name) for name, view in VIEWS.items()],
+                                style={"button_width": "auto"}),
         "score": drop(description="score", options=[""]),
-        "of": toggle(options=[("first model", 0), ("second model", 1)]),
         "row": drop(description="class", options=[("", 0)]),
         "column": drop(description="taken for", options=[("", 0)]),
         "number": number(description="image", value=1, max=1, layout={"width": "140px"}),
-        "sort": drop(description="sorted by", options=COLUMNS),
-        "words": w.Text(description="Only models with", placeholder="fashion-mnist trades",
+        "words": w.Text(description="Only models with", placeholder="exp4 trades",
                         style=WIDE, continuous_update=False),
-        "note": w.HTML(), "picture": w.HTML(layout={"width": "100%"}), "saved": w.HTML(),
+        "note": w.HTML(), "picture": w.HTML(layout={"width": "100%"}),
         "matrix": w.ToggleButtons(options=[]),
-        "folder": w.Text(value=folder, description="Your own runs, in", placeholder="runs",
-                         style=WIDE, layout={"width": "420px"}),
-        **{name: w.Button(description=text, layout={"width": "auto"})
-           for name, text in BUTTONS.items()}}
+        "folder": w.Text(description="Your own runs, in", placeholder="runs", style=WIDE,
+                         layout={"width": "420px"}),
+        "open_folder": button(description="Open the folder")}
 
 
 class Panel(w.VBox):
     """The controls, the figure and the text of one explorer."""
 
-    def __init__(self, models: Any, folder: str | Path | None, out: Path) -> None:
-        self.explorer, self.out = Explorer(models), out
+    def __init__(self, models: Any = None) -> None:
+        self.explorer = Explorer(models)
         # JupyterLab may answer two controls in two threads of the kernel (subshells)
         self.lock, self.busy = threading.RLock(), False
-        self.saves = (b"", "")  # what the button Save writes, and its ending
         names = list(self.explorer.models)
         first = [m for m in Choice.models if models is None and m in names]
         one, two = [*(first or names), NONE][:2]
-        by_name = parts(names, one, two, str(folder or ""))
+        by_name = parts(names, one, two)
         self.part = SimpleNamespace(**by_name)
-        then: dict[str, Callable[[], str | None]] = {
+        actions: dict[str, Callable[[], str | None]] = {
             "words": self.choose, "matrix": self.click, "attack_now": self.attack_now,
-            "show_cell": partial(self.show, "cell"), "show_image": partial(self.show, "image"),
-            "save": self.save, "open_folder": self.open_folder}
-        for name in BUTTONS:
-            by_name[name].on_click(lambda _, name=name: self.act(then[name]))
-        for name in by_name.keys() - {*BUTTONS, "folder"}:
-            by_name[name].observe(lambda _, name=name: self.act(then.get(name)), names="value")
+            "open_folder": self.open_folder}
+        for name, control in by_name.items():
+            react = partial(lambda action, _: self.act(action), actions.get(name))
+            if isinstance(control, w.Button):
+                control.on_click(react)
+            elif name != "folder":
+                control.observe(react, names="value")
         boxes = [w.HBox([by_name[name] for name in " ".join(line.values()).split()], layout=FLOW)
                  for line in LINES]
         super().__init__(boxes)
         self.part.matrix.add_class("explorer-matrix")
         self.children[-1].add_class("explorer-stage")
-        for box in self.children[-3:-1]:
-            box.layout = {**FLOW, "order": "1"}
         if self.explorer.mine:  # no answers of theirs are stored
             self.part.attack.value = "pgd20"
             self.act(self.attack_now)
-        self.act(self.open_folder if folder is not None and Path(folder).is_dir() else None)
+        else:
+            self.act()
 
     def choice(self) -> Choice:
         """The choice that the controls show."""
@@ -149,20 +138,18 @@ class Panel(w.VBox):
             f'{style}">{html.escape(text)}</div>')
 
     def draw(self) -> None:
-        """Show the controls that the view uses, and its figure or table."""
-        view = self.part.view.value
-        uses = {"always", *(["table"] if view == "table" else VIEWS[view].uses)}
-        if "attack" in uses and self.part.attack.value != STORED and not (
-                "seeds" in uses and self.part.seeds.value):
+        """Show the controls that the view uses, and its figure."""
+        uses = {"always", *VIEWS[self.part.view.value].uses}
+        if "attack" in uses and self.part.attack.value != STORED:
             uses |= {"live", "attack now"}
             self.part.attack_now.disabled = not self.explorer.waiting(self.choice())
         for word, names in (pair for line in LINES for pair in line.items()):
             for name in names.split():
                 getattr(self.part, name).layout.display = None if word in uses else "none"
         try:
-            self._show_table() if view == "table" else self._show_figure(uses)
+            self._show_figure(uses)
         except Exception:
-            self.part.picture.value, self.saves = "", (b"", "")
+            self.part.picture.value = ""
             raise
 
     def _show_figure(self, uses: set[str]) -> None:
@@ -171,10 +158,10 @@ class Panel(w.VBox):
         if "score" in uses:
             self._offer(self.part.score, self.explorer.scores(self.choice().models) or [""])
         figure, alt = self.explorer.draw(self.choice())
-        raw, at = plots.png(figure), figure.axes[-1].get_position()
+        data = base64.b64encode(plots.png(figure)).decode()  # which lays the figure out, too
+        at = figure.axes[-1].get_position()
         over = OVER.format(*(100 * v for v in (at.x0, 1 - at.y1, at.width, at.height)),
                            len(self.part.row.options))
-        self.saves, data = (raw, "png"), base64.b64encode(raw).decode()
         self.part.picture.value = (
             f'{over}<img class="explorer-figure" style="display: block; width: 100%" '
             f'alt="{html.escape(alt)}" src="data:image/png;base64,{data}">')
@@ -186,7 +173,7 @@ class Panel(w.VBox):
 
     def _offer_cells(self) -> None:
         """Offer the model's classes, at first its most frequent mistake, and the cell's images."""
-        part, classes = self.part, self.explorer.detail(self.choice()).classes
+        part, classes = self.part, self.explorer.classes(self.choice())
         options = tuple((c, i) for i, c in enumerate(classes))
         if part.row.options != options:
             mistake = self.explorer.mistake(self.choice())
@@ -202,16 +189,6 @@ class Panel(w.VBox):
         if control.options != tuple(options):
             value = control.value if control.value in options else options[0]
             control.options, control.value = tuple(options), value
-
-    def _show_table(self) -> None:
-        sort = self.part.sort.value
-        rows = table(self.explorer.models, sort, self.part.words.value)
-        self.saves = rows.to_csv(index=False).encode() if len(rows) else b"", "csv"
-        self.part.picture.value = ('<div style="overflow-x: auto; max-height: 480px">'
-                                   f'{as_html(rows)}</div>')
-        self.children[-1].layout.max_width = None
-        self.say(f"{len(rows)} of {len(self.explorer.models)} models, sorted by {sort}. "
-                 "Errors in percent on the test set, average and worst class; robust: PGD-20.")
 
     def show(self, view: str) -> None:
         self.part.view.value = view
@@ -234,10 +211,12 @@ class Panel(w.VBox):
         self.explorer.attack(self.choice(), tick)
 
     def choose(self) -> str | None:
-        """Offer only models with these words."""
-        names = [*table(self.explorer.models, words=self.part.words.value).get("model", ())]
-        self._offer(self.part.one, names or [*self.explorer.models])
-        self._offer(self.part.two, [NONE, *(names or self.explorer.models)])
+        """Offer only models with these words in their names."""
+        words = self.part.words.value.casefold().split()
+        every = [*self.explorer.models]
+        names = [name for name in every if all(word in name.casefold() for word in words)]
+        self._offer(self.part.one, names or every)
+        self._offer(self.part.two, [NONE, *(names or every)])
         return None if names else "No model has all of these words, so every model is offered."
 
     def open_folder(self) -> str:
@@ -248,12 +227,3 @@ class Panel(w.VBox):
         self.choose()
         return (f"{len(new)} of your own are among the models now: "
                 f"{', '.join(new[:5])}{' …' if len(new) > 5 else ''}.")
-
-    def save(self) -> None:
-        """Write the figure (PNG) or the table (CSV) to a file."""
-        raw, ending = self.saves
-        if not raw:
-            raise CourseError("Nothing is shown that could be saved. Choose something else first.")
-        path = self.out / f"{self.part.view.value}-{self.part.eps.value}.{ending}"
-        write_together({path: raw})
-        self.part.saved.value = f'<span role="status">Saved to {html.escape(str(path))}.</span>'

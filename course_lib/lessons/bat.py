@@ -74,19 +74,27 @@ def beside(table: str, recipes: Mapping[str, str]) -> Any:
     return pd.DataFrame.from_dict(rows, orient="index", columns=[*FIGURES])
 
 
+def change(difference: Spread) -> str:
+    """A difference with its interval, on one line: +1.6 [+1.3, +1.9]."""
+    return interval(difference, sign="+").replace(" ", THIN)
+
+
 def words(difference: Spread) -> str:
-    """A difference with its interval and verdict: +1.6 [+1.3, +1.9] higher."""
-    return f"{interval(difference, sign='+').replace(' ', THIN)} {verdict(difference)}"
+    """The same and its verdict: +1.6 [+1.3, +1.9] higher."""
+    return f"{change(difference)} {verdict(difference)}"
+
+
+def answer(difference: Spread) -> str:
+    """What a difference says of the claim that an error is lower."""
+    return {"lower": "confirmed", "higher": "reversed"}.get(word := verdict(difference), word)
 
 
 def claim(error: str, rival: str, recipe: str) -> tuple[str, str, str]:
-    """BAT minus a row of Table 1 or 2 in the paper, here, and what this says of the claim."""
+    """BAT minus a row of Table 1 or 2: in the paper, here, and the answer."""
     printed, k = PRINTED["CIFAR-10"] | PRINTED["Table 2"], [*FIGURES].index(error)
     theirs = printed["BAT (code)"][k] - printed[rival][k]
     ours = spread(MODELS["BAT (code)"], *FIGURES[error], minus=recipe)
-    agrees = {"lower": theirs < 0, "higher": theirs > 0}.get(verdict(ours))
-    answer = {None: verdict(ours), True: "confirmed", False: "reversed"}[agrees]
-    return f"{theirs:+.1f}", interval(ours, sign="+").replace(" ", THIN), answer
+    return f"{theirs:+.1f}", change(ours), answer(ours)
 
 
 def fairness(model: Any, few: Split, many: Split) -> dict[str, float]:
@@ -170,8 +178,6 @@ COLUMNS = Exercise(_unevenness, cases=[(torch.tensor(m).float(),) for m in MATRI
         partial(_unevenness, columns=lambda m: m.sum(0) / m.sum()),
     "You left out the right answers. All answers count here, also the diagonal.":
         lambda m: _unevenness(m - torch.diag(m.diagonal()) + 1e-12),
-    "This is the largest deviation of one class. Add up all deviations and halve the sum.":
-        lambda m: float((_shares(m).mean(0) - 1 / len(m)).abs().max()),
 }, hints=(
     "Three steps: rows to shares, the mean of each column, the distance from 1/C.",
     "columns = (matrix / matrix.sum(1, keepdim=True)).mean(0); half the sum of |columns - 1/C|.",

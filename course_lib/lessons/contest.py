@@ -15,10 +15,10 @@ from course_lib.data import Split
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report, Spread, undominated
-from course_lib.lessons.bat import THIN
+from course_lib.lessons.bat import THIN, answer, change
 from course_lib.lessons.lesson import Exercise
-from course_lib.tables import interval, results, spread, verdict
-from course_lib.zoo import load_model, load_reports, manifest
+from course_lib.tables import spread
+from course_lib.zoo import alike, load_model, load_reports, manifest, stored_models
 
 # label: stored recipe, the label of its control ("" for a control), year of the method
 ENTRIES: dict[str, tuple[str, str, int]] = {
@@ -50,8 +50,8 @@ PAPERS = {
     "DAFA": ("DAFA", 81.63, 67.90, 49.05, 30.53, "DAFA's figure"),
     "FAAL with AWP": ("FAAL", 83.26, 69.4, 47.62, 30.7, "authors' logs, one run")}
 WORDS = {0.0: "none", np.inf: "free"}
-VERDICTS = {"lower": "confirmed", "higher": "reversed"}
-ATTACKS = {"standard": "", "PGD-20": "pgd20", "AutoAttack": "autoattack"}
+ATTACKS = {"standard": ("pgd20", "nat"), "PGD-20": ("pgd20", "rob"),
+           "AutoAttack": ("autoattack", "rob")}  # the reports, and the error in them
 
 
 def stored() -> list[str]:
@@ -64,19 +64,16 @@ def errors(kind: str, images: int | None = None) -> Any:
     """One row per method and seed: average and worst class's error in percent, standard or under an
     attack at 8/255, on the images that most methods share, or so many; methods without it are left
     out."""
-    names = {label: ENTRIES[label][0] for label in stored()}
-    table = results(*names.values(), attack=ATTACKS[kind] or "pgd20", eps=8 / 255, level="seed",
-                    images=images)
-    table = table[table["attack"] == ATTACKS[kind]]
-    table = table[table["images"] == table["images"].mode().iloc[0]].copy()
-    table["which"] = table["figure"].str.split().str[1]
-    rows = pd.DataFrame(table).pivot_table("error", ["recipe", "seed"], "which").reset_index()
-    rows = rows.rename_axis(columns=None)
-    labels = {name: label for label, name in names.items()}
-    return rows.assign(method=rows["recipe"].map(labels)).drop(columns="recipe")
+    labels, (attack, error) = {ENTRIES[label][0]: label for label in stored()}, ATTACKS[kind]
+    models = {(m.name, m.seed): m.reports for m in stored_models(None, *labels)}
+    of_model = {model: getattr(report, error)
+                for model, report in alike(models, attack, 8 / 255, images).items()}
+    return pd.DataFrame([
+        {"seed": seed, "average": 100 * e.mean, "worst": 100 * e.worst, "method": labels[name]}
+        for (name, seed), e in of_model.items()])
 
 
-def draw(kind: str, ax: Any = None) -> Any:
+def draw(kind: str) -> Any:
     """Average against worst class: a small dot per seed, a named dot per mean, controls hollow; the
     line joins the means that no other mean dominates. A method far to the right is only named."""
     table = errors(kind)
@@ -84,7 +81,7 @@ def draw(kind: str, ax: Any = None) -> Any:
         ["average", "worst"]].mean()
     far = means[means["average"] > 1.25 * means["average"].median()]
     means = means.drop(far.index)
-    table, ax = table[table["method"].isin(means.index)], plots.axes(ax, 7.6, 4.6)
+    table, ax = table[table["method"].isin(means.index)], plots.axes(None, 7.6, 4.6)
     ax.plot(table["average"], table["worst"], ".", ms=3, color="0.55")
     title = f"average {kind} error" if kind == "standard" else f"average error under {kind}"
     ax.set(xlabel=f"{title} (%)" + "".join(f"; outside: {m}, {a:.1f} / {b:.1f}" for m, a, b in
@@ -100,54 +97,52 @@ def draw(kind: str, ax: Any = None) -> Any:
 
 def leaderboard() -> Any:
     """One row per method, means over seeds in percent: average / worst class; and the class that is
-    worst most often."""
-    shown = {kind: errors(kind).assign(n=1).groupby("method").agg(
-        {"average": "mean", "worst": "mean", "n": "sum"}) for kind in ATTACKS}
-    rows = {}
-    for label, (name, _, year) in ENTRIES.items():
-        if label in shown["PGD-20"].index:
-            pair = {kind: shown[kind].loc[label] for kind in ATTACKS if label in shown[kind].index}
-            reports = load_reports(name)
-            worst = [r.worst_class for r in reports]
-            rows[label] = {"year": year or "", "seeds": len(reports), **{
-                kind: (f"{e['average']:.1f} / {e['worst']:.1f}" + f" (n = {e['n']:.0f})" * int(
-                    e["n"] != len(reports))).replace(" ", THIN) for kind, e in pair.items()},
-                "worst class": max(worst, key=worst.count)}
+    worst most often. n is given where an attack was run on fewer seeds."""
+    shown = {kind: dict(iter(errors(kind).groupby("method"))) for kind in ATTACKS}
+    rows: dict[str, dict[str, Any]] = {}
+    for label in (m for m in ENTRIES if m in shown["PGD-20"]):
+        name, _, year = ENTRIES[label]
+        worst = [r.worst_class for r in load_reports(name)]
+        rows[label] = {"year": year or "", "seeds": len(worst)}
+        for kind, table in ((k, tables[label]) for k, tables in shown.items() if label in tables):
+            few = f" (n = {len(table)})" if len(table) != len(worst) else ""
+            pair = f"{table['average'].mean():.1f} / {table['worst'].mean():.1f}{few}"
+            rows[label][kind] = pair.replace(" ", THIN)
+        rows[label]["worst class"] = max(worst, key=worst.count)
     return pd.DataFrame.from_dict(rows, orient="index").fillna("")
 
 
-def differences(attack: str = "pgd20") -> dict[str, tuple[Spread, Spread, float]]:
-    """Each method minus its control, paired by seed: the worst class's error, the average, and what
-    the first gains for a point lost in the second (infinite where nothing is lost)."""
+def differences() -> dict[str, tuple[Spread, Spread, float]]:
+    """Each method minus its control under PGD-20, paired by seed: the worst class's error, the
+    average, and what the first gains for a point lost in the second (infinite where nothing is)."""
     found = {}
     for label, (name, control, _) in ENTRIES.items():
-        with suppress(CourseError, KeyError):  # no control, not both stored or examined by this
-            worst, mean = (spread(name, "rob", which, attack, minus=ENTRIES[control][0])
+        with suppress(CourseError, KeyError):  # no control, or not both are stored
+            worst, mean = (spread(name, "rob", which, minus=ENTRIES[control][0])
                            for which in ("worst", "mean"))
             found[label] = worst, mean, 0.0 if worst.mean >= 0 else (
                 -worst.mean / mean.mean if mean.mean > 0 else np.inf)
     return found
 
 
-def gains(attack: str = "pgd20") -> Any:
+def gains() -> Any:
     """`differences` in points, the points gained per point lost, and a word on the claim that the
     method lowers the worst class's error."""
     rows = {label: {"control": ENTRIES[label][1], "seeds": worst.n,
-                    "worst class": interval(worst, sign="+").replace(" ", THIN),
-                    "average": interval(mean, sign="+").replace(" ", THIN),
+                    "worst class": change(worst), "average": change(mean),
                     "gained per point lost": WORDS.get(gained, f"{gained:.1f}"),
-                    "verdict": VERDICTS.get(found := verdict(worst), found)}
-            for label, (worst, mean, gained) in differences(attack).items()}
+                    "verdict": answer(worst)}
+            for label, (worst, mean, gained) in differences().items()}
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def bargains(ax: Any = None) -> Any:
+def bargains() -> Any:
     """Points that the worst class gains over the control for each point of average lost, as bars;
     without methods that lose nothing."""
     paid = {label: gained for label, (*_, gained) in differences().items() if gained < np.inf}
     order = sorted(paid, key=paid.__getitem__)
     return plots.bars({"gained": [paid[label] for label in order]}, order,
-                      plots.axes(ax, 7.6, 2.8), scale=1, ylabel="gained per point lost")
+                      plots.axes(None, 7.6, 2.8), scale=1, ylabel="gained per point lost")
 
 
 def claims() -> Any:
@@ -231,8 +226,6 @@ CONTROL = Exercise(lambda base, control, method: (method - control) / (method - 
         lambda base, control, method: (control - base) / (method - base),
     "This is the whole gain over the baseline.": lambda base, control, method: method - base,
     "These are points. Divide by the whole gain.": lambda base, control, method: method - control,
-    "Divide by the whole gain, not by the result.":
-        lambda base, control, method: (method - control) / method,
 }, hints=("What is gained beyond the control, as a share of what is gained beyond the baseline?",),
     praise="Less than half of CFA's gain is left when TRADES averages its weights, too.")
 
@@ -241,8 +234,6 @@ INNER = Exercise(lambda a, mu: (1 / (mu - a)) / (1 / (mu - a)).sum(), cases=CASE
     "These do not sum to one.": lambda a, mu: 1 / (mu - a),
     "This is the solution for the ball KL(w || U), a softmax. FAAL's ball is KL(U || w).":
         lambda a, mu: np.exp(a / mu) / np.exp(a / mu).sum(),
-    "These weights favour the classes that are doing well. The worst weights favour large a.":
-        lambda a, mu: (mu - a) / (mu - a).sum(),
     "The sign of a is wrong: mu lies above every a_c.":
         lambda a, mu: (1 / (mu + a)) / (1 / (mu + a)).sum(),
 }, hints=("Take the derivative of sum a_c w_c - nu KL(U || w) - mu sum w_c by w_c.",

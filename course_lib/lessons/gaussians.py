@@ -84,24 +84,11 @@ class Gaussians:
         # -theta - m + r = (theta - m + r) / K
         return -(self.m - r) * (self.K - 1) / (self.K + 1)
 
-    def weight(self, theta: Numbers, s: Budget = 0.0) -> Numbers:
-        """The weight of the hard class that makes training with budgets s stop at theta."""
-        easy, hard = both(s)
-        u, v = easy - theta - self.m, (theta - self.m + hard) / self.K
-        # phi(u) = omega phi(v) / K
-        return self.K * np.exp((v**2 - u**2) / 2)
-
     def price(self, r: Numbers = 0.0) -> Numbers:
         """What equal robust errors cost on average."""
         _, u, v, _ = self.optimum(s=r)
         # Phi(-2M / (K + 1)) - (Phi(u) + Phi(v)) / 2
         return ndtr(-2 * (self.m - r) / (self.K + 1)) - (ndtr(u) + ndtr(v)) / 2
-
-    def leverage(self, omega: Numbers = 1.0, s: Budget = 0.0) -> np.ndarray:
-        """d theta / d s_- and d theta / d s_+: how each class's margin moves the threshold."""
-        _, u, v, S = self.optimum(omega, s)
-        # -K u / ((K^2 - 1) S)  and  v / ((K^2 - 1) S)
-        return np.array([-self.K * u, v]) / ((self.K**2 - 1) * S)
 
     def logistic(self, omega: float = 1.0, s: Budget = 0.0) -> float:
         """The threshold of the adversarial logistic loss on infinitely many examples. It has no
@@ -133,8 +120,8 @@ def attacked(x: np.ndarray, y: np.ndarray, w: np.ndarray, eps: float) -> np.ndar
     return x - eps * y[:, None] * np.sign(w)
 
 
-def train(x: np.ndarray, y: np.ndarray, eps: float = 0.0, loss: str = "logistic",
-          temperatures: tuple[float, ...] = (1.0, 0.3, 0.1)) -> tuple[np.ndarray, float]:
+def train(x: np.ndarray, y: np.ndarray, eps: float = 0.0,
+          loss: str = "logistic") -> tuple[np.ndarray, float]:
     """Adversarial training of sign(w.x + b). The ramp loss, with |w| = 1, nears the 0-1 loss."""
     value, slope = pick(LOSSES, loss, "loss")
     ramp = loss == "ramp"
@@ -151,7 +138,7 @@ def train(x: np.ndarray, y: np.ndarray, eps: float = 0.0, loss: str = "logistic"
         return float(value(z).mean()), np.append(by_w, g @ y)
 
     point = np.append(np.full(x.shape[1], x.shape[1] ** -0.5), 0.0)
-    for T in temperatures if ramp else (1.0,):
+    for T in (1.0, 0.3, 0.1) if ramp else (1.0,):
         point = minimize(risk, point, args=(T,), jac=True, method="L-BFGS-B").x
     return point[:-1], float(point[-1])
 

@@ -23,6 +23,7 @@ from course_lib.errors import CourseError, integer, pick
 FILES = {"00": "start_here", "01": "unfairness", "02": "reweight", "03": "remargin", "04": "bat",
          "05": "scores", "06": "theory", "08": "contest"}
 Cases = Sequence[tuple[Any, ...]]  # the arguments of each call
+TOLERANCE = 1e-4
 
 
 def noise(seed: int, *shape: int) -> torch.Tensor:
@@ -40,7 +41,6 @@ class Exercise:
     mistakes: Mapping[str, Callable[..., Any]]
     hints: Sequence[str]
     praise: str = ""
-    tolerance: float = 1e-4
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,10 @@ def check(name: str, answer: Any) -> Verdict:
     if all(value is None or value is ... for value in given):
         return Verdict(False, "Nothing here yet. Write your answer in place of the dots and "
                        f"return it. lesson.hint({name!r}) helps.")
-    difference = _difference(given, wanted, task.tolerance)
-    if not difference:
+    if not (difference := _difference(given, wanted)):
         return Verdict(True, f"✓ Right. {task.praise}".strip())
     for remark, wrong in task.mistakes.items():
-        if not _difference(given, _results(wrong, task), task.tolerance):
+        if not _difference(given, _results(wrong, task)):
             return Verdict(False, f"✗ Not quite. {remark}")
     return Verdict(False, f"✗ Not yet. {difference} lesson.hint({name!r}) helps.")
 
@@ -105,7 +104,7 @@ def _results(answer: Any, task: Exercise) -> list[Any]:
     return results
 
 
-def _difference(given: Sequence[Any], wanted: Sequence[Any], tolerance: float) -> str:
+def _difference(given: Sequence[Any], wanted: Sequence[Any]) -> str:
     """How the first wrong result differs, without giving the answer away; "" if all are right."""
     for value, right in zip(given, wanted, strict=True):
         g, w = _numbers(value), _numbers(right)
@@ -117,11 +116,11 @@ def _difference(given: Sequence[Any], wanted: Sequence[Any], tolerance: float) -
             return f"The answer should be made of numbers; {value!r} is not the right one."
         if g.shape != w.shape:
             return f"The result has shape {g.shape}; it should have {w.shape}."
-        if np.allclose(g, w, rtol=tolerance, atol=tolerance):
+        if np.allclose(g, w, rtol=TOLERANCE, atol=TOLERANCE):
             continue
         if np.isnan(g).any():
             return "The result holds NaN. Is something divided by zero?"
-        if np.allclose(g, 100 * w, rtol=tolerance, atol=tolerance):
+        if np.allclose(g, 100 * w, rtol=TOLERANCE, atol=TOLERANCE):
             return "This is 100 times too large: a percentage instead of a fraction."
         near = np.abs(g - w).max() < 0.1 * max(1e-9, np.abs(w).max())
         return f"The numbers are {'a little' if near else 'clearly'} off."

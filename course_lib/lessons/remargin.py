@@ -17,7 +17,7 @@ STATES = [
     (torch.tensor([0.01, 0.02]), torch.tensor([0.3, -0.02]), 0.1, 0.98, 2.5),
 ]
 
-MARGINS = Exercise(_margins, cases=STATES, tolerance=1e-5, mistakes={
+MARGINS = Exercise(_margins, cases=STATES, mistakes={
     "The factor 2 in the exponent is missing.":
         lambda lam, gap, rate, low, high: _margins(lam / 2, gap / 2, rate, low, high),
     "The old multiplier is missing. The gap moves it and does not replace it.":
@@ -33,8 +33,7 @@ MARGINS = Exercise(_margins, cases=STATES, tolerance=1e-5, mistakes={
 ), praise="If a gap stays, the margin grows by the same factor in each epoch.")
 
 SHARES = [(0.5, 10), (0.25, 10), (1.0, 4), (0.0, 7), (0.8, 3)]
-OPTIMUM = Exercise(lambda share, classes: 1 - share + share / classes, cases=SHARES,
-                   tolerance=1e-6, mistakes={
+OPTIMUM = Exercise(lambda share, classes: 1 - share + share / classes, cases=SHARES, mistakes={
     "A random label is right one time in C. Add share / C.": lambda share, classes: 1 - share,
     "This is the probability of all wrong classes.": lambda share, C: share * (1 - 1 / C),
     "A random label is one of C classes, the true one among them: share / C.":

@@ -44,10 +44,6 @@ def differences() -> dict[str, Spread]:
         "LUF_t, cifar10": Spread.of(share)}
 
 
-def _range(rate: Tensor) -> Tensor:
-    return rate.max() - rate.min()
-
-
 def _flips(full: Tensor, without: Tensor) -> Tensor:
     """[L, X], where leaving out an example changes the prediction."""
     return without.argmax(2) != full.argmax(1)
@@ -78,15 +74,14 @@ LUF = Exercise(_luf, cases=_probabilities(), mistakes={
         lambda full, without: (
             (luf := _luf(full, without))[0], _flips(full, without).any(0).double().mean(), luf[2]),
     "LUF_t and LUF_l are swapped.": lambda F, G: (_luf(F, G)[0], *_luf(F, G)[:0:-1]),
-    "LUF is a mean over the test examples. This is the largest change of all.":
-        lambda full, without: ((without - full).abs().max(), *_luf(full, without)[1:]),
 }, hints=(
     "(without - whole) has the shape [L, X, C]. Take its maximum over the dimensions 0 and 2.",
     "Count all changed predictions (argmax), then divide by |X| and by |L|.",
 ), praise="The last two scores are one count, divided by two different numbers.")
 
 
-def _eou(confidence: Tensor, y: Tensor, group: Tensor, score: Any = _range) -> list[Tensor]:
+def _eou(confidence: Tensor, y: Tensor, group: Tensor,
+         score: Any = lambda m: m.max() - m.min()) -> list[Tensor]:
     """For each label the score of the groups' mean confidences."""
     means = [torch.stack([confidence[(y == label) & (group == g)].mean() for g in group.unique()])
              for label in (0, 1)]
@@ -112,8 +107,6 @@ EOU = Exercise(_eou, cases=_people(), mistakes={
     "The two labels are swapped.": lambda p, y, group: _eou(p, y, group)[::-1],
     "This compares the first group with the last. The score is the range over all groups.":
         partial(_eou, score=lambda m: (m[0] - m[-1]).abs()),
-    "This is the distance from the mean group. The score is the range over the groups.":
-        partial(_eou, score=lambda m: (m - m.mean()).abs().max()),
 }, hints=(
     "For each label and group take the mean of confidence[(y == label) & (group == g)].",
     "A list of two numbers: the largest mean minus the smallest, for label 0 and label 1.",

@@ -83,8 +83,6 @@ LEVER = Exercise(lambda easy, hard: float(np.sign(hard - 0.5)), cases=SIDES, mis
     "Not always: v changes its sign where the hard class's error is 50 %.": lambda easy, hard: -1.0,
     "It is not about which class is worse. Compare the hard class's error with 50 %.":
         lambda easy, hard: float(np.sign(hard - easy)),
-    "You used the easy class's error. s_+ is the hard class's margin.":
-        lambda easy, hard: float(np.sign(easy - 0.5)),
     "This is v. Return its sign, -1 or +1.": lambda easy, hard: float(ndtri(hard)),
 }, hints=(
     "The hard class's training error is Phi(v). When is v positive?",

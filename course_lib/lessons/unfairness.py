@@ -5,17 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from course_lib.lessons.lesson import Cases, Exercise, noise
-
-
-def _labels() -> Cases:
-    """Classes of different sizes, so that a wrong divisor shows."""
-    cases = []
-    for sizes in ((40, 10, 30), (5, 25, 10, 20)):
-        y = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-        (changed, to), n = noise(2, 2, len(y)), len(sizes)
-        cases.append((y, torch.where(changed < 0.3, (n * to).long(), y), n))
-    return cases
+from course_lib.lessons.lesson import Exercise
 
 
 def _share(wrong: Tensor) -> float:
@@ -26,7 +16,10 @@ def _class_errors(y: Tensor, predicted: Tensor, n: int) -> list[float]:
     return [_share(predicted[y == c] != c) for c in range(n)]
 
 
-CLASS_ERRORS = Exercise(_class_errors, cases=_labels(), mistakes={
+# classes of different sizes, so that a wrong divisor shows
+LABELS = [(torch.tensor([0, 0, 0, 0, 1, 2, 2]), torch.tensor([0, 0, 1, 2, 1, 0, 2]), 3),
+          (torch.tensor([0, 0, 1, 1, 2, 2, 2, 3]), torch.tensor([0, 1, 1, 0, 2, 3, 3, 3]), 4)]
+CLASS_ERRORS = Exercise(_class_errors, cases=LABELS, mistakes={
     "These are accuracies. The error is 1 minus the accuracy.":
         lambda y, p, n: [1 - e for e in _class_errors(y, p, n)],
     "You divide by the number of all images. Divide by the size of the class.":
@@ -35,24 +28,17 @@ CLASS_ERRORS = Exercise(_class_errors, cases=_labels(), mistakes={
         lambda y, p, n: [_share(y[p == c] != c) for c in range(n)],
     "These are counts. Divide each by the size of its class.":
         lambda y, p, n: [float(((y == c) & (p != c)).sum()) for c in range(n)],
-    "This counts wrong images of class c and images wrongly predicted as c. Count only the first.":
-        lambda y, p, n: [float(((y == c) != (p == c)).sum() / (y == c).sum()) for c in range(n)],
 }, hints=(
     "Take one class at a time, y == c. What share of it is predicted as something else?",
     "For one class: (predicted[y == c] != c).float().mean(). Do this for each class.",
 ), praise="All results in this notebook are made from these numbers.")
 
-
-def _predictions() -> Cases:
-    """Labels, clean and attacked predictions. Under attack some wrong images become right, and
-    some change from one wrong class to another."""
-    u, v, y, a, b = noise(3, 5, 400)
-    y, a, b = ((5 * labels).long() for labels in (y, a, b))
-    clean, attacked = torch.where(u < 0.3, a, y), torch.where(v < 0.6, b, y)
-    return [(y, clean, attacked), (y[:100], clean[:100], attacked[:100])]
-
+# under attack two right images become wrong, a wrong one right, and one changes its wrong class
+PREDICTED = [(torch.tensor([0, 0, 1, 1, 2, 0, 1, 2, 2]),  # labels
+              torch.tensor([0, 0, 1, 1, 2, 1, 0, 0, 1]),  # clean
+              torch.tensor([0, 0, 1, 2, 0, 0, 0, 0, 0]))]  # attacked
 BOUNDARY = Exercise(lambda y, clean, attacked: _share((clean == y) & (attacked != y)),
-                    cases=_predictions(), mistakes={
+                    cases=PREDICTED, mistakes={
     "This is the share of predictions that changed, as in the reproduction's code. It also counts "
     "images that went from one wrong class to another.":
         lambda y, clean, attacked: _share(clean != attacked),
@@ -64,7 +50,6 @@ BOUNDARY = Exercise(lambda y, clean, attacked: _share((clean == y) & (attacked !
         lambda y, clean, attacked: _share(attacked != y) - _share(clean != y),
     "This is a share of the images that were right when clean. Divide by all images.":
         lambda y, clean, attacked: _share(attacked[clean == y] != y[clean == y]),
-    "This is the standard error.": lambda y, clean, attacked: _share(clean != y),
 }, hints=(
     "It is what the attack adds: images that are right when clean and wrong when attacked.",
     "Combine two conditions with &: (clean == y) & (attacked != y). Then take the mean, as float.",

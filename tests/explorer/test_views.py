@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib import CourseError, build, evaluate, load, plots
+from course_lib import CourseError, build, diagnostics, evaluate, load, plots
 from course_lib.attacks import ATTACKS
 from course_lib.experiments import RECIPES
 from course_lib.explorer import curves
-from course_lib.explorer.curves import compute_curve, current, load_curve, publish_curve
-from course_lib.explorer.sources import Source, as_html, from_folder, images_of, stored, table
-from course_lib.explorer.views import VIEWS, Choice, Drawing, Explorer
+from course_lib.explorer.curves import compute_curve, current, load_curve
+from course_lib.explorer.sources import Source, from_folder, images_of, stored
+from course_lib.explorer.views import SLOW, VIEWS, Choice, Drawing, Explorer
 from course_lib.lab.publish import publish
 from course_lib.scores import cru_s
-from course_lib.zoo import load_report, load_reports, manifest, models_dir
+from course_lib.zoo import load_report, manifest, models_dir
 from tests.helpers import Linear, split
+from tools.curves import publish_curve
 
 FASHION = load("fashion-mnist").test
 PAIR = ("exp1/natural", "exp1/pgd-at")
@@ -112,26 +113,33 @@ def test_a_view_draws_and_says_what_it_shows(explorer: Explorer, view: str) -> N
         drawing = explorer.look(view, *models, eps=4)
         assert len(plots.png(drawing.figure)) > 8_000
         assert models[0] in drawing.alt or view == "cell"
-        assert "4/255" in drawing.alt or view in ("history", "scores")
+        assert "4/255" in drawing.alt or view == "scores"
 
 
-@pytest.mark.parametrize("seeds", [False, True])
-def test_errors_are_those_of_the_stored_reports(explorer: Explorer, seeds: bool) -> None:
+def test_errors_are_those_of_the_stored_reports(explorer: Explorer) -> None:
     """Clean and attacked, both models beside each other, each with its average as a line."""
-    one = explorer.look("errors", *PAIR, eps=16, seeds=seeds)
-    reports = [load_reports(n, eps=16 / 255)[: 9 if seeds else 1] for n in PAIR]
-    means = [np.mean([getattr(r, k).by_class for r in of_model], axis=0)
-             for of_model in reports for k in ("nat", "rob")]
-    assert heights(one) == pytest.approx(sorted(100 * np.concatenate(means)), abs=0.3)
+    one = explorer.look("errors", *PAIR, eps=16)
+    reports = [load_report(n, eps=16 / 255) for n in PAIR]
+    errors = [getattr(r, k).by_class for r in reports for k in ("nat", "rob")]
+    assert heights(one) == pytest.approx(sorted(100 * np.concatenate(errors)), abs=0.3)
     clean = next(c for c in one.ax.containers if str(c.get_label()).endswith("clean"))
-    assert sum(bar.get_height() for bar in clean) == pytest.approx(100 * sum(means[0]), 0.01)
+    assert sum(bar.get_height() for bar in clean) == pytest.approx(100 * sum(errors[0]), 0.01)
     averages = [line.get_ydata()[0] for line in one.ax.lines if line.get_linestyle() == "--"]
-    assert averages == pytest.approx([100 * rob.mean() for rob in means[1::2]], abs=0.3)
+    assert averages == pytest.approx([100 * r.rob.mean for r in reports], abs=0.3)
     assert f"{averages[0]:.1f} %" in one.alt and "worst class Shirt" in one.alt
-    assert ("5 seeds" in one.alt) == seeds
     two = explorer.look("errors", "exp1/natural", eps=0)
     assert two.figure is one.figure and len(two.figure.axes) == 1
     assert plt.get_fignums() == [], "nothing that a notebook would show by itself"
+
+
+def test_source_and_target_are_the_diagnoses(explorer: Explorer) -> None:
+    model, part = explorer.source("exp1/natural"), FASHION.per_class(2)
+    drawing = explorer.look("fairness", "exp1/natural", per_class=2)
+    target = diagnostics.targets(model.curve.confusion(8), own=False)
+    steps = diagnostics.steps_to_wrong(model.model, part, SLOW)
+    for ax, values in zip(drawing.figure.axes, (steps.mean, 100 * target), strict=True):
+        assert [bar.get_height() for bar in ax.patches] == pytest.approx(values.tolist())
+    assert f"; {diagnostics.from_uniform(target):.0%} of them would have to move" in drawing.alt
 
 
 def test_the_path_of_an_image_says_where_it_crosses(explorer: Explorer) -> None:
@@ -154,8 +162,7 @@ NONE = {"eps": 0, "row": "Trouser", "column": "Bag"}
     ("cell exp1/natural", {"row": "Shoe"}, "Unknown class 'Shoe'"),
     ("image exp1/natural cifar10/pgd-at", {}, "different classes"),
     ("cell exp1/pgd-at", NONE, "0 images of Trouser are taken for Bag.* another"),
-    ("image exp1/pgd-at", NONE, "0 images .* another"),
-    ("errors exp1/natural", {"eps": 10, "seeds": True}, "There is: pgd20 at 8/255")])
+    ("image exp1/pgd-at", NONE, "0 images .* another")])
 def test_bad_words_are_answered(explorer: Explorer, words: str, named: dict[str, Any],
                                 message: str) -> None:
     with pytest.raises(CourseError, match=message):
@@ -181,7 +188,8 @@ def test_stored_scores_are_split_into_their_parts(tmp_path: Path, explorer: Expl
     scored(tmp_path, "mine/people")
     scored(tmp_path, "mine/none", reports=[], scores=[])
     scored(tmp_path, "mine/other", scores=[])
-    x, hard = Explorer(root=tmp_path), "CRU_s, pgd20-adult at 10 units"
+    x, hard = Explorer(), "CRU_s, pgd20-adult at 10 units"
+    x.models |= stored(tmp_path)
     assert x.scores(["mine/people"]) == ["CAU", hard, "EOU, gender", "CRU_eps, bisection"]
     assert x.scores(["mine/people", "mine/other"]) == ["CAU", hard]
     for score, says, bars in (
@@ -195,7 +203,7 @@ def test_stored_scores_are_split_into_their_parts(tmp_path: Path, explorer: Expl
     assert all(f"{n}: {100 * cru_s(load_report(n, eps=16 / 255)):.4g} between" in alt for n in PAIR)
     for view, other, score, message in (("scores", "mine/none", "", "no stored score in common"),
                                         ("scores", "", "LUF", "Unknown score 'LUF'"),
-                                        ("errors", "", "", "scores and training only")):
+                                        ("errors", "", "", "shows scores only")):
         with pytest.raises(CourseError, match=message):
             x.look(view, "mine/people", other, score=score)
 
@@ -213,30 +221,10 @@ def test_finished_models_of_ones_own_and_what_is_none(tmp_path: Path) -> None:
     choice = Choice("errors", (label, "exp1/natural"), "pgd10", per_class=2)
     x.attack(choice)
     assert "20 test images" in x.draw(choice).alt
-    assert {*table(x.models)["model"]} == {*x.models}
     x.models |= from_folder(tmp_path)
     with pytest.raises(CourseError, match="Attack now"):
         x.draw(choice)  # the folder was read again: a newer model has no results yet
     (tmp_path / "models" / "mine" / "one" / "seed1.json").write_text("{")
-    (source,) = from_folder(tmp_path).values()
-    assert "cannot be read" in table({"a": source}).iloc[0]["method"]
-    with pytest.raises(CourseError, match="mine is a single training"):
-        Explorer(build("lenet5")).look("errors", "mine", seeds=True)
-
-
-def test_the_table_sorts_filters_and_goes_to_html(explorer: Explorer) -> None:
-    frame = table(explorer.models, "robust 8/255 worst", "EXP1 pgd")
-    names, errors = list(frame["model"]), list(frame["robust 8/255 worst"])
-    assert len(errors) > 3 and errors == sorted(errors)
-    assert all(name.startswith("exp1/pgd") for name in names)
-    seeds = [int(name[-1]) if "seed" in name else 0 for name in names]
-    assert errors == [pytest.approx(100 * load_report(name.split(" ")[0], seed=seed).rob.worst)
-                      for name, seed in zip(names, seeds, strict=True)]
-    assert f"<td>{errors[0]:.2f}</td>" in as_html(frame)
-    last = table(explorer.models, "robust 10 units avg")["robust 10 units avg"]
-    assert last.notna().iloc[0] and last.isna().iloc[-1], "missing values come last"
-    cifar = table(explorer.models, words="cifar10 trades")
-    assert len(cifar) and set(cifar["data"]) == {"cifar10"}
-    # h1: seed 0 of this recipe has AutoAttack on 10,000 images, too; the others on 2,000
-    models = {label: source for label, source in stored().items() if source.name == "exp4/bat-code"}
-    assert len(models) > 1 and {*table(models)["AutoAttack images"]} == {2000}
+    x.models |= from_folder(tmp_path)
+    with pytest.raises(CourseError, match="damaged"):
+        x.draw(choice)

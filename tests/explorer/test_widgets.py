@@ -11,20 +11,20 @@ import pytest
 
 from course_lib import build, save_model
 from course_lib.explorer import explore
-from course_lib.explorer.views import Choice, Drawing
+from course_lib.explorer.views import VIEWS, Choice, Drawing
 from tools.execute import PICTURE
 
 with warnings.catch_warnings():  # ipywidgets' own, of comms without a kernel
     warnings.simplefilter("ignore", DeprecationWarning)
-    from course_lib.explorer.widgets import NONE, TITLES, Panel
+    from course_lib.explorer.widgets import NONE, Panel
 
 MODELS = ("exp1/natural", "exp1/pgd-at", "exp3/remargin-05")
 ROOM = Path(__file__).parents[2] / "course_lib"
 
 
 @pytest.fixture
-def panel(tmp_path: Path) -> Iterator[Panel]:
-    made = explore(MODELS, out=tmp_path / "saved")
+def panel() -> Iterator[Panel]:
+    made = explore(MODELS)
     yield made
     made.close()
 
@@ -48,7 +48,6 @@ def test_it_opens_with_two_models_and_each_control_draws_anew(panel: Panel) -> N
     assert f'alt="{words(panel)}"' in panel.part.picture.value
     assert panel.choice().models == ("exp1/natural", "exp1/pgd-at")
     for control, value, shows in (
-            ("seeds", True, "exp1/natural, 5 seeds: average 56.5"), ("seeds", False, "natural: a"),
             ("eps", 12, "12/255"), ("one", "exp3/remargin-05", "exp3/remargin-05: average"),
             ("two", NONE, "Errors by class"), ("view", "budgets", "against the budget")):
         before = picture(panel)
@@ -57,24 +56,21 @@ def test_it_opens_with_two_models_and_each_control_draws_anew(panel: Panel) -> N
 
 
 def test_every_view_opens_with_the_controls_that_it_uses(panel: Panel) -> None:
-    parts = ["attack_now", "of", "sort", "per_class", "eps", "score", "row", "seeds", "matrix"]
-    drawn, in_cell = set(), ["of", "eps", "row"]
+    parts = ["attack_now", "per_class", "eps", "score", "row", "matrix"]
+    drawn, in_cell = set(), ["eps", "row"]
     for view, controls in {
-            "errors": ["eps", "seeds"], "budgets": ["eps"], "confusion": [*in_cell, "matrix"],
-            "cell": in_cell, "image": in_cell, "fairness": ["of", "per_class", "eps"],
-            "scores": ["score"], "history": ["of"], "table": ["sort"]}.items():
+            "errors": ["eps"], "budgets": ["eps"], "confusion": [*in_cell, "matrix"],
+            "cell": in_cell, "image": in_cell, "fairness": ["per_class", "eps"],
+            "scores": ["score"]}.items():
         panel.show(view)
         drawn.add(panel.part.picture.value)
         assert "cannot be shown" not in words(panel) and len(panel.part.picture.value) > 1_000
         assert visible(panel, *parts) == controls
-    assert len(drawn) == len(TITLES)
+    assert len(drawn) == len(VIEWS)
     panel.part.attack.value = "pgd10"
-    assert not visible(panel, "attack_now"), "a table needs no attack"
+    assert not visible(panel, "attack_now"), "scores need no attack"
     panel.show("errors")
-    assert visible(panel, "attack_now")
-    panel.part.seeds.value = True
-    assert not visible(panel, "attack_now"), "it would do nothing here"
-    assert "No report of exp1/natural under pgd10" in words(panel)
+    assert visible(panel, "attack_now") and "press Attack now" in words(panel)
 
 
 def test_from_the_matrix_to_an_image(panel: Panel) -> None:
@@ -82,12 +78,12 @@ def test_from_the_matrix_to_an_image(panel: Panel) -> None:
     assert "Sneaker are taken for Sandal" in words(panel), "the most frequent mistake"
     panel.part.row.value, panel.part.column.value = 6, 0
     n = int(re.findall(r"(\d+) images of Shirt are taken for T-shirt/top", words(panel))[0])
-    panel.part.show_cell.click()
-    assert panel.part.view.value == "cell" and panel.part.number.max == n
+    panel.show("cell")
+    assert panel.part.number.max == n
     panel.part.number.value = 13
     assert "Shown: 13 to 24" in words(panel)
-    panel.part.show_image.click()
-    assert panel.part.view.value == "image" and words(panel).startswith("Test image")
+    panel.show("image")
+    assert words(panel).startswith("Test image")
     for _ in range(2):  # a click on the same cell twice
         panel.show("confusion")
         panel.part.matrix.value = (2, 4)
@@ -95,20 +91,7 @@ def test_from_the_matrix_to_an_image(panel: Panel) -> None:
         assert "images of Pullover are taken for Coat" in words(panel)
 
 
-def test_saving_and_opening_a_folder(panel: Panel, tmp_path: Path) -> None:
-    panel.part.save.click()
-    assert (tmp_path / "saved" / "errors-8.png").read_bytes() == picture(panel)
-    panel.show("table")
-    panel.part.words.value = "exp1"
-    panel.part.save.click()
-    assert (tmp_path / "saved" / "table-8.csv").read_text().count("\n") == 3
-    assert "table-8.csv.<" in panel.part.saved.value
-    panel.part.words.value = "nothing like it"
-    panel.part.save.click()
-    assert "Nothing is shown" in words(panel)
-    panel.part.words.value, panel.out = "", tmp_path / "saved" / "errors-8.png"
-    panel.part.save.click()
-    assert "Cannot write" in words(panel)
+def test_opening_a_folder(panel: Panel, tmp_path: Path) -> None:
     save_model(build("lenet5"), tmp_path / "runs" / "mine")
     for folder, says in (("none", "There is no folder"), ("runs", "1 of your own are among the")):
         panel.part.folder.value = str(tmp_path / folder)

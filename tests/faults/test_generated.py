@@ -386,9 +386,9 @@ DOORS: dict[str, Any] = {  # what each one takes
     "plots.class_scatter": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], THREE, AX],
     "plots.class_curves": [np.ones((4, 3)), THREE, AX], "plots.budget_curves": [{0.1: REPORT}, AX],
     "plots.curves": [{"a": [1.0, 2.0]}, AX], "plots.lines": [[1.0, 2.0], {"a": [1.0, 2.0]}, AX],
-    "plots.walk": [torch.ones(4, 2), [True, True, True, False], AX], "plots.heat_map": [
-        np.eye(3), THREE, THREE, AX], "plots.attack_gaps": [{"m": {"pgd": SPREAD}}, AX],
-    "plots.pareto": [{"a": (SPREAD, SPREAD)}, AX], "plots.confusion": [np.eye(3), THREE, AX],
+    "plots.walk": [torch.ones(4, 2), [True, True, True, False], ["a", "b"], AX],
+    "plots.heat_map": [np.eye(3), THREE, THREE, AX], "plots.confusion": [np.eye(3), THREE, AX],
+    "plots.pareto": [{"a": (SPREAD, SPREAD)}, AX], "plots.attack_gaps": [{"m": {"p": SPREAD}}, AX],
     "plots.images": [SPLIT.x, AX], "plots.adversarial": [SPLIT.x[0], SPLIT.x[1], AX],
     "plots.image_rows": [{"a": SPLIT.x}, AX]}
 OURS = {"table", "names", "what", "least", "changes"}  # given by the library, or a wrong keyword
