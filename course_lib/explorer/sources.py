@@ -45,6 +45,16 @@ class Source:
         return tuple(self.record.get("made_from", {}).get("classes", ()))
 
     @cached_property
+    def words(self) -> str:
+        """The name, the data set, the method and the description, in small letters."""
+        try:
+            recipe = self.record["made_from"]["recipe"]
+            about = recipe["dataset"], recipe["method"]["name"], recipe["about"]
+        except (CourseError, LookupError, TypeError):  # a reader's own files may hold anything
+            about = ()
+        return " ".join([self.label, *map(str, about)]).casefold()
+
+    @cached_property
     def curve(self) -> Curve:
         return load_curve(self.name, images_of(self.classes), seed=self.seed, root=self.root)
 

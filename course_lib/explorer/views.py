@@ -42,6 +42,7 @@ class Choice:
     models: tuple[str, ...] = ("exp1/natural", "exp1/pgd-at")
     attack: str = STORED
     eps: int = 8  # grey levels of 255
+    seeds: bool = False  # means over all stored seeds, in the view "errors"
     row: int = 0  # the true class of the images
     column: int = 0  # the predicted class
     number: int = 1  # which image of the cell, from 1
@@ -97,6 +98,17 @@ class Explorer:
                               "Attack now.")
         return source.curve if choice.attack == STORED else source.live[_live(choice)]
 
+    def reports(self, label: str, choice: Choice) -> list[Report]:
+        """The errors of one training, or of every stored seed of its recipe."""
+        source = self.source(label)
+        if not choice.seeds:
+            return [self.curve(label, choice).report(choice.eps)]
+        if not source.name:
+            raise CourseError(f"{label} is a single training. For means over seeds, choose a "
+                              "stored recipe.")
+        attack = "pgd20" if choice.attack == STORED else choice.attack
+        return zoo.load_reports(source.name, attack=attack, eps=choice.eps / 255, root=source.root)
+
     def waiting(self, choice: Choice) -> list[Source]:
         """The chosen models on which the live attack has not been run."""
         return [s for s in map(self.source, choice.models) if _live(choice) not in s.live]
@@ -117,7 +129,7 @@ class Explorer:
         """Draw a view without widgets; `words` are those of a Choice. `row` and `column` are class
         names; without them the cell is the first model's most frequent mistake."""
         choice = Choice(view, tuple(m for m in models if m) or Choice.models, **words)
-        if choice.attack != STORED:
+        if choice.attack != STORED and not choice.seeds:
             self.attack(choice)
         if "cell" in pick(VIEWS, view, "view").uses:
             i, j = self.mistake(choice)
@@ -169,16 +181,22 @@ def _live(choice: Choice) -> tuple[Any, ...]:
 
 
 def errors(x: Explorer, choice: Choice) -> str:
-    """Errors per class, clean and under attack. A dashed line is a model's average under attack."""
-    models = {m: x.curve(m, choice).report(choice.eps) for m in choice.models}
-    (ax,), first = x.axes(1, 9, 3.8), models[choice.models[0]]
+    """Errors per class, clean and under attack, of one training or as means over seeds. A dashed
+    line is a model's average under attack."""
+    models = {m: x.reports(m, choice) for m in choice.models}
+    if choice.seeds:
+        models = {f"{x.source(m).name}, {len(r)} seeds": r for m, r in models.items()}
+    (ax,), first = x.axes(1, 9, 3.8), next(iter(models.values()))[0]
     bars = {f"{m}, {state}": r for m, r in models.items() for state in ("clean", "under attack")}
     plots.class_bars(bars, ax, kind=["nat", "rob"] * len(models))
     alt = f"Errors by class under {choice.under(sum(first.nat.counts))}, with 95 % intervals."
-    for i, (m, report) in enumerate(models.items()):
-        ax.axhline(100 * report.rob.mean, color=plots.COLOURS[2 * i + 1], lw=1, ls="--")
-        alt += (f" {m}: average {100 * report.rob.mean:.1f} % (clean {100 * report.nat.mean:.1f} "
-                f"%), worst class {report.worst_class} {100 * report.rob.worst:.1f} %.")
+    for i, (m, reports) in enumerate(models.items()):
+        clean, average = (100 * np.mean([getattr(r, kind).mean for r in reports])
+                          for kind in ("nat", "rob"))
+        of_class = 100 * np.mean([r.rob.by_class for r in reports], axis=0)
+        ax.axhline(average, color=plots.COLOURS[2 * i + 1], lw=1, ls="--")
+        alt += (f" {m}: average {average:.1f} % (clean {clean:.1f} %), worst class "
+                f"{first.classes[of_class.argmax()]} {of_class.max():.1f} %.")
     ax.set_ylim(0, 104)
     return alt
 
@@ -329,12 +347,12 @@ class View(NamedTuple):
     """One way to look at models: its title, the controls that it uses, and its figure."""
 
     title: str
-    uses: Set[str]  # attack and budget, live attack, cell, score
+    uses: Set[str]  # attack and budget, live attack, seeds, cell, score
     draw: Callable[[Explorer, Choice], str]
 
 
 VIEWS = {
-    "errors": View("Errors by class", {"attack"}, errors),
+    "errors": View("Errors by class", {"attack", "seeds"}, errors),
     "budgets": View("All budgets", {"attack"}, budgets),
     "confusion": View("Confusion matrix", {"attack", "cell"}, matrix),
     "cell": View("Images of a cell", {"attack", "cell"}, cell),

@@ -25,7 +25,8 @@ from course_lib.explorer.views import STORED, VIEWS, Choice, Explorer
 
 NONE = "(no second model)"
 LINES = (  # the parts of each line, after the word in `View.uses` that shows them
-    {"always": "one two words"}, {"always": "folder open_folder"}, {"attack": "attack eps"},
+    {"always": "one two words"}, {"always": "folder open_folder"},
+    {"attack": "attack eps", "seeds": "seeds"},
     {"live": "per_class", "attack now": "attack_now progress"}, {"always": "view"},
     {"score": "score"}, {"cell": "row column number"}, {"always": "note"},
     # last for the keyboard, because the matrix has a hundred cells
@@ -56,6 +57,8 @@ def parts(names: Sequence[str], one: str, two: str) -> dict[str, w.Widget]:
         "attack": drop(description="Attack", options=[("PGD-20, precomputed", STORED), *live]),
         "eps": w.IntSlider(value=8, min=BUDGETS[0], max=BUDGETS[-1], step=BUDGETS[1] - BUDGETS[0],
                            description="ε (of 255)", style=WIDE),
+        "seeds": w.Checkbox(value=False, description="mean over all seeds (8 or 16 of 255)",
+                            indent=False, layout={"width": "auto"}),
         "per_class": number(description="images a class", value=20, max=1000,
                             layout={"width": "180px"}),
         "attack_now": button(description="Attack now"),
@@ -66,7 +69,7 @@ def parts(names: Sequence[str], one: str, two: str) -> dict[str, w.Widget]:
         "row": drop(description="class", options=[("", 0)]),
         "column": drop(description="taken for", options=[("", 0)]),
         "number": number(description="image", value=1, max=1, layout={"width": "140px"}),
-        "words": w.Text(description="Only models with", placeholder="exp4 trades",
+        "words": w.Text(description="Only models with", placeholder="fashion-mnist trades",
                         style=WIDE, continuous_update=False),
         "note": w.HTML(), "picture": w.HTML(layout={"width": "100%"}),
         "matrix": w.ToggleButtons(options=[]),
@@ -140,7 +143,8 @@ class Panel(w.VBox):
     def draw(self) -> None:
         """Show the controls that the view uses, and its figure."""
         uses = {"always", *VIEWS[self.part.view.value].uses}
-        if "attack" in uses and self.part.attack.value != STORED:
+        if "attack" in uses and self.part.attack.value != STORED and not (
+                "seeds" in uses and self.part.seeds.value):
             uses |= {"live", "attack now"}
             self.part.attack_now.disabled = not self.explorer.waiting(self.choice())
         for word, names in (pair for line in LINES for pair in line.items()):
@@ -211,10 +215,11 @@ class Panel(w.VBox):
         self.explorer.attack(self.choice(), tick)
 
     def choose(self) -> str | None:
-        """Offer only models with these words in their names."""
+        """Offer only models with these words in their names and descriptions."""
         words = self.part.words.value.casefold().split()
         every = [*self.explorer.models]
-        names = [name for name in every if all(word in name.casefold() for word in words)]
+        names = [label for label, source in self.explorer.models.items()
+                 if all(word in source.words for word in words)]
         self._offer(self.part.one, names or every)
         self._offer(self.part.two, [NONE, *(names or every)])
         return None if names else "No model has all of these words, so every model is offered."

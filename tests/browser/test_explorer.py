@@ -83,6 +83,8 @@ def test_models_attack_and_budget(seen: Seen) -> None:
     seen.says("exp1/natural: average 55")
     seen.after(lambda: seen.slide("ArrowRight"), "at 10/255")
     seen.after(lambda: seen.slide("ArrowLeft"), "at 8/255")
+    seen.after(lambda: seen.page.get_by_label("mean over all seeds").check(), "5 seeds: average")
+    seen.after(lambda: seen.page.get_by_label("mean over all seeds").uncheck(), "natural: average")
     assert seen.after(lambda: seen.choose("beside", "(no second model)"),
                       "exp1/natural").count("average") == 1
     seen.after(lambda: seen.choose("beside", "exp3/remargin-05"), "exp3/remargin-05: average")

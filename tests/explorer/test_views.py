@@ -18,7 +18,7 @@ from course_lib.explorer.sources import Source, from_folder, images_of, stored
 from course_lib.explorer.views import SLOW, VIEWS, Choice, Drawing, Explorer
 from course_lib.lab.publish import publish
 from course_lib.scores import cru_s
-from course_lib.zoo import load_report, manifest, models_dir
+from course_lib.zoo import load_report, load_reports, manifest, models_dir
 from tests.helpers import Linear, split
 from tools.curves import publish_curve
 
@@ -116,17 +116,20 @@ def test_a_view_draws_and_says_what_it_shows(explorer: Explorer, view: str) -> N
         assert "4/255" in drawing.alt or view == "scores"
 
 
-def test_errors_are_those_of_the_stored_reports(explorer: Explorer) -> None:
+@pytest.mark.parametrize("seeds", [False, True])
+def test_errors_are_those_of_the_stored_reports(explorer: Explorer, seeds: bool) -> None:
     """Clean and attacked, both models beside each other, each with its average as a line."""
-    one = explorer.look("errors", *PAIR, eps=16)
-    reports = [load_report(n, eps=16 / 255) for n in PAIR]
-    errors = [getattr(r, k).by_class for r in reports for k in ("nat", "rob")]
-    assert heights(one) == pytest.approx(sorted(100 * np.concatenate(errors)), abs=0.3)
+    one = explorer.look("errors", *PAIR, eps=16, seeds=seeds)
+    reports = [load_reports(n, eps=16 / 255)[: 9 if seeds else 1] for n in PAIR]
+    means = [np.mean([getattr(r, k).by_class for r in of_model], axis=0)
+             for of_model in reports for k in ("nat", "rob")]
+    assert heights(one) == pytest.approx(sorted(100 * np.concatenate(means)), abs=0.3)
     clean = next(c for c in one.ax.containers if str(c.get_label()).endswith("clean"))
-    assert sum(bar.get_height() for bar in clean) == pytest.approx(100 * sum(errors[0]), 0.01)
+    assert sum(bar.get_height() for bar in clean) == pytest.approx(100 * sum(means[0]), 0.01)
     averages = [line.get_ydata()[0] for line in one.ax.lines if line.get_linestyle() == "--"]
-    assert averages == pytest.approx([100 * r.rob.mean for r in reports], abs=0.3)
+    assert averages == pytest.approx([100 * rob.mean() for rob in means[1::2]], abs=0.3)
     assert f"{averages[0]:.1f} %" in one.alt and "worst class Shirt" in one.alt
+    assert ("5 seeds" in one.alt) == seeds
     two = explorer.look("errors", "exp1/natural", eps=0)
     assert two.figure is one.figure and len(two.figure.axes) == 1
     assert plt.get_fignums() == [], "nothing that a notebook would show by itself"
@@ -162,7 +165,8 @@ NONE = {"eps": 0, "row": "Trouser", "column": "Bag"}
     ("cell exp1/natural", {"row": "Shoe"}, "Unknown class 'Shoe'"),
     ("image exp1/natural cifar10/pgd-at", {}, "different classes"),
     ("cell exp1/pgd-at", NONE, "0 images of Trouser are taken for Bag.* another"),
-    ("image exp1/pgd-at", NONE, "0 images .* another")])
+    ("image exp1/pgd-at", NONE, "0 images .* another"),
+    ("errors exp1/natural", {"eps": 10, "seeds": True}, "There is: pgd20 at 8/255")])
 def test_bad_words_are_answered(explorer: Explorer, words: str, named: dict[str, Any],
                                 message: str) -> None:
     with pytest.raises(CourseError, match=message):

@@ -100,6 +100,14 @@ def test_opening_a_folder(panel: Panel, tmp_path: Path) -> None:
     assert panel.part.one.options[-1].endswith("mine")
 
 
+def test_models_are_found_by_data_set_and_method(panel: Panel) -> None:
+    for found, name in (("FASHION-MNIST pgd_at", "exp1/pgd-at"), ("frl", "exp3/remargin-05")):
+        panel.part.words.value = found
+        assert panel.part.one.options == (name,)
+    panel.part.words.value = "nothing of the kind"
+    assert "No model has all of these words" in words(panel)
+
+
 def test_an_error_is_a_sentence(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
         broken.setattr(panel.explorer, "draw", lambda _: {}["a <file> nobody foresaw"])
