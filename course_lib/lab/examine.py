@@ -20,7 +20,7 @@ from course_lib.experiments import RECIPES, TRANSFORMS
 from course_lib.fairness import Report
 from course_lib.judge import examination, judged
 from course_lib.lab.jobs import Task, piece, run_all
-from course_lib.lab.publish import add_reports
+from course_lib.lab.publish import add_rows
 from course_lib.machine import device
 from course_lib.zoo import (
     budget,
@@ -125,7 +125,7 @@ class Case:
             return counted(answers, self.split.classes, self.attack, attack.eps)
 
         report = judged(evaluated, self.model, self.split, self.examiner)
-        add_reports(self.name, self.seed, [report], self.weights, self.models)
+        add_rows(self.name, self.seed, "reports", [report.to_json()], self.weights, self.models)
 
 
 def examine_all(cases: Sequence[Case], out: Path | str, **running: Any) -> None:

@@ -143,7 +143,7 @@ def hold(folder: str, ready: str) -> None:
 
 def amend(folder: str) -> None:
     """Publish and amend a stored model until killed."""
-    from course_lib.lab.publish import add_reports, publish
+    from course_lib.lab.publish import add_rows, publish
     from course_lib.models import build
     from course_lib.zoo import load_record, manifest
     from tests.helpers import report
@@ -153,7 +153,8 @@ def amend(folder: str) -> None:
         for seed in range(3):
             publish("a/b", 0, build("lenet5", seed=seed, classes=3), record, root)
             sha256 = manifest(root)["a/b"]["0"]["weights"]["sha256"]
-            add_reports("a/b", 0, [report(nat=(seed, 1, 1), attack="cw20")], sha256, root)
+            rows = [report(nat=(seed, 1, 1), attack="cw20").to_json()]
+            add_rows("a/b", 0, "reports", rows, sha256, root)
 
 
 def child(job: str, words: dict[str, Any]) -> None:
