@@ -84,9 +84,9 @@ def test_score_luf_and_examine(capsys, monkeypatch, tmp_path):
     searches = tuple(Search(kind, PGD(steps=1), 0.02, 0.05, 0.01)
                      for kind in ("bisection", "increments"))
     monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255),), searches))
-    rows = data(capsys, "score", "tiny/first", "--seeds", "1", "--jobs", "1", "--per-class", "2")
+    rows = data(capsys, "score", "tiny/first", "--seeds", "1", "--jobs", "1")
     assert [r["score"] for r in rows] == ["CAU", "CRU_eps", "CRU_eps", "CRU_s"]
-    assert {r["seed"] for r in rows} == {0} and rows[1]["counts"] == [2, 2, 2]
+    assert {r["seed"] for r in rows} == {0} and rows[1]["counts"] == [4, 4, 4]
     (row,) = data(capsys, *(words := ("luf", "tiny/first", "--left-out", "2", "--designs", "paired",
                                       "--jobs", "1", "--epochs", "1")))
     assert (row["recipe"], row["design"], len(row["flips"])) == ("tiny/first@epochs=1", "paired", 2)
@@ -116,7 +116,7 @@ def test_train_and_sweep(capsys, tmp_path):
     assert (record["recipe"], record["seed"]) == (name, 5)
     assert json.loads((out / "tiny" / name[5:] / "seed5.json").read_text()) == record
     assert data(capsys, *train, "mine") == record
-    assert f"{name}, seed 5, in mine; trained on 12 examples" in call(capsys, *train, "mine")[1]
+    assert f"{name}, seed 5, in mine; trained on 12 ex" in call(capsys, *train, "mine")[1]
     assert "Unknown model" in call(capsys, "evaluate", name, "--seed", "5")[2]
     row = data(capsys, "evaluate", name, "--seed", "5", *words)
     model, attack = load_model(name, seed=5, root=out), named("pgd10", 2 / 255)

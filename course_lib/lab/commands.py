@@ -58,8 +58,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
                          "help": "one or more (default: pgd20 cw20 autoattack, or for a table the "
                          "recipe's own)"},
     "examine --eps": {"type": number, "help": "the budget (default: each attack's own)"},
-    "score --per-class": {"type": int, "help": "search least budgets on so many test examples of "
-                          "each class"},
 }
 
 
@@ -80,7 +78,7 @@ COMMANDS = {  # what each does, its function, and its options
                 "--attack --eps --per-class --data --models patterns --jobs --seeds --out"),
     "score": ("put the unfairness scores of stored models into their records; the same command "
               "again goes on", "lab.score:score_stored",
-              "--per-class --data --models patterns --jobs --seeds --out"),
+              "--data --models patterns --jobs --seeds --out"),
     "luf": ("train with one example left out, again and again, beside trainings with another seed; "
             "the same command again goes on", "lab.leave_out:leave_out",
             "--limit --epochs --data --scheduler --left-out --designs --models patterns --jobs "
@@ -111,6 +109,13 @@ def in_shell_words(text: str, command: str) -> str:
     return text
 
 
+def report(row: dict[str, Any]) -> str:
+    """A report as Python shows it."""
+    from course_lib.fairness import Report
+
+    return str(Report.from_json(row))
+
+
 def shown(command: str, rows: Any, options: dict[str, Any]) -> str:
     """The rows of a command as text."""
     match command:
@@ -118,14 +123,11 @@ def shown(command: str, rows: Any, options: dict[str, Any]) -> str:
             return "\n".join(f"{r['recipe']:24} {len(r['stored'])} of {r['seeds']} seeds stored, "
                              f"{len(r['weights'])} with weights   {r['about']}" for r in rows)
         case "train":
-            nat, rob = (max(rows["validation"][kind]) for kind in ("nat", "rob"))
             return (f"finished: {rows['recipe']}, seed {rows['seed']}, in {options['out']}; trained"
-                    f" on {rows['made_from']['training_examples']:,} examples; worst-class errors "
-                    f"on validation data: nat {nat:.1%}, rob {rob:.1%}")
+                    f" on {rows['made_from']['training_examples']:,} examples. On validation data:"
+                    f"\n{report(rows['validation'])}")
         case "evaluate":
-            from course_lib.fairness import Report
-
-            return str(Report.from_json(rows))
+            return report(rows)
         case "sweep" | "examine" | "score":
             kind = {"sweep": "models", "examine": "reports", "score": "scores"}[command]
             return f"{len(rows)} {kind} are stored"

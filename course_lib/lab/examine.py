@@ -4,9 +4,11 @@ When the last batch of a model is done, its report joins its record; the weights
 """
 
 import functools
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,15 +24,7 @@ from course_lib.judge import examination, judged
 from course_lib.lab.jobs import Task, piece, run_all
 from course_lib.lab.publish import add_rows
 from course_lib.machine import device
-from course_lib.zoo import (
-    budget,
-    entry,
-    load_model,
-    load_record,
-    manifest,
-    matching,
-    stored_models,
-)
+from course_lib.zoo import budget, entry, load_model, load_record, stored_models
 
 FORMAT = 2  # of the tensors that tasks store; counts up when their meaning changes
 IMAGES = ("pgd20", "cw20", "autoattack")  # the attacks on models of images
@@ -61,13 +55,12 @@ def examine_stored(patterns: Sequence[str], *, attacks: Sequence[str] | None = N
 def models_with_weights(patterns: Sequence[str], seeds: int | None,
                         models: Path | str) -> list[tuple[str, int, str]]:
     """(recipe, seed, sha256 of its weights) of the stored models that match, seed by seed."""
-    limit = float("inf") if seeds is None else integer(seeds, "seeds", 1)
-    names = matching(manifest(models), patterns)
-    matches = [(m.name, m.seed, str(m.files["weights"]["sha256"]))
-               for m in stored_models(models, *names) if "weights" in m.files and m.seed < limit]
-    if not matches:
+    most = math.inf if seeds is None else integer(seeds, "seeds", 1)
+    found = [(m.name, m.seed, str(m.files["weights"]["sha256"]))
+             for m in stored_models(models, *patterns) if "weights" in m.files and m.seed < most]
+    if not found:
         raise CourseError(f"No model whose weights are stored matches {', '.join(patterns)}.")
-    return sorted(matches, key=lambda model: model[1])
+    return sorted(found, key=itemgetter(1))
 
 
 @dataclass(frozen=True)

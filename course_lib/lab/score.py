@@ -19,7 +19,7 @@ from course_lib import scores
 from course_lib.attacks import PGD
 from course_lib.data import Split, batches
 from course_lib.datasets.adult import GROUPS, UNITS
-from course_lib.errors import integer, pick
+from course_lib.errors import pick
 from course_lib.evaluation import evaluate, named
 from course_lib.experiments import RECIPES
 from course_lib.experiments.scores import SCORE_BUDGETS
@@ -72,22 +72,17 @@ def plan_of(name: str) -> Plan:
                 "data set that scores are planned for")
 
 
-def score_stored(patterns: Sequence[str], *, seeds: int | None = None, per_class: int | None = None,
-                 out: Path | str = "runs", models: Path | str, root: Path | None = None,
-                 **running: Any) -> list[Row]:
-    """Score every stored model that matches; the scores of all of them as rows.
-
-    `per_class` searches least budgets on so many examples of each class, instead of the plan's.
-    `running` is as in `sweep`.
-    """
+def score_stored(patterns: Sequence[str], *, seeds: int | None = None, out: Path | str = "runs",
+                 models: Path | str, root: Path | None = None, **running: Any) -> list[Row]:
+    """Score every stored model that matches; the scores of all of them as rows. `running` is as in
+    `sweep`."""
     models, cases = Path(models).absolute(), list[Case]()
     stored = models_with_weights(patterns, seeds, models)
     for model in stored:
         plan = plan_of(model[0])
-        count = plan.per_class if per_class is None else integer(per_class, "per_class", 1)
         cases += [Case(*model, attack, named(attack, eps), None, models, root)
                   for attack, eps in plan.budgets]
-        cases += [LeastCase(*model, search.estimator, search, count, models, root)
+        cases += [LeastCase(*model, search.estimator, search, plan.per_class, models, root)
                   for search in plan.searches]
     examine_all(cases, out, **running)
     for model in stored:
