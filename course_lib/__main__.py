@@ -66,19 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(command == "doctor" and any(row["state"] == "bad" for row in rows))
 
 
-def leave(code: int) -> NoReturn:
-    """End the process. Under torchrun Python's own, slower end may abort: threads of the group hold
-    tensors."""
+def program() -> NoReturn:
+    """The script course-lib, and python -m course_lib."""
+    code = main()
+    # under torchrun Python's own, slower end may abort: threads of the group hold tensors
     if "TORCHELASTIC_RUN_ID" in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
-
-
-def program() -> NoReturn:
-    """The script course-lib, and python -m course_lib."""
-    leave(main())
 
 
 if __name__ == "__main__":

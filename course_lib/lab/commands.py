@@ -43,9 +43,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--out": {"type": Path, "default": Path("runs"),
               "help": "what is unfinished is kept here (default: runs)"},
     "--per-class": {"type": int, "help": "only the first so many test images of each class"},
-    "results --models": {"type": Path, "dest": "root", "metavar": "MODELS",
-                         "help": "weights, records and manifest are here (default: "
-                         "serialized_models)"},
     "--left-out": {"type": int, "default": 100,
                    "help": "how many examples, one after the other (default: 100)"},
     "--designs": {"nargs": "+", "default": ["paired", "seeds", "unpaired"],
@@ -137,7 +134,7 @@ def shown(command: str, rows: Any, options: dict[str, Any]) -> str:
         case "results":
             from course_lib.tables import LEGEND, overview
 
-            every = overview(*options["names"], root=options["root"]).set_index("model")
+            every = overview(*options["names"], root=options["models"]).set_index("model")
             alike = every.groupby(["data", "classes"], sort=False, dropna=False)
             texts = [part.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
                      .rename_axis(None).to_string() for _, part in alike]

@@ -1,10 +1,5 @@
 """Examinations: reports join records once, batch by batch, and the weights stay."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +7,6 @@ import pytest
 import torch
 
 from course_lib.autoattack import AutoAttack
-from course_lib.data import load
 from course_lib.errors import CourseError
 from course_lib.evaluation import NAMED, evaluate
 from course_lib.experiments import RECIPES
@@ -93,31 +87,6 @@ def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch)
     call(models, seeds=1)
     call(models, seeds=1, out=models.parent / "a machine without the batches")
     assert len(calls) == 4
-
-
-def test_killed_and_called_again(tmp_path: Path) -> None:
-    """A SIGKILL of every process after the first batches: the report is that of an undisturbed run,
-    and no finished batch is done anew."""
-    name, models, out = "exp1/pgd-at", tmp_path / "models", tmp_path / "runs"
-    publish(name, 0, load_model(name), load_record(name), models)
-    killed = subprocess.Popen(
-        [sys.executable, "-m", "course_lib", "examine", name, "--attack", "cw20", "--seeds", "1",
-         "--per-class", "200", "--out", out, "--models", models, "--jobs", "1"],
-        start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not pieces(out):
-        assert killed.poll() is None, "it ended before its first batch"
-        time.sleep(0.001)
-    os.killpg(killed.pid, signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
-    before = contents(out, "pieces/*/ckpt-*")
-    if len(before) == 4:
-        pytest.skip("it was quicker than the signal")
-    (row,) = examine_stored([name], attacks=["cw20"], per_class=200, seeds=1, jobs=1, out=out,
-                            models=models, progress=False)
-    assert before.items() <= contents(out, "pieces/*/ckpt-*").items() and len(pieces(out)) == 4
-    test = load("fashion-mnist").test.per_class(200)
-    want = evaluate(load_model(name), test, "cw20", progress=False).to_json()
-    assert row["rob"] == want["rob"] and row["nat"] == want["nat"]
 
 
 def test_other_weights_and_other_batches_are_examined_anew(

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course_lib import recipes, training
-from course_lib.__main__ import leave, main
+from course_lib.__main__ import main, program
 from course_lib.checkpoints import Store
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
@@ -294,17 +294,17 @@ def end_of(out: Path) -> str:
     return json.dumps([step, {**state, "seconds": 0}], default=Tensor.tolist)
 
 
-def killed(*words: str) -> int:
-    """The course's command line, in a process that is killed where KILLS says, each once."""
+def killed() -> None:
+    """The course's program, in a process that is killed where KILLS says, each once."""
     steps, me = iter(range(1, 1000)), (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"])
 
     def kill(*_: Any) -> None:
         if next(steps) == KILLS.get(me):
-            Path(f"{words[-1]}.kill-{me[1]}").touch()
+            Path(f"{sys.argv[-1]}.kill-{me[1]}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
     register_optimizer_step_post_hook(kill)
-    return main(words)
+    program()
 
 
 def test_killed_processes_are_started_again_and_end_with_the_same_weights(
@@ -339,4 +339,4 @@ def test_killed_processes_are_started_again_and_end_with_the_same_weights(
 
 
 if __name__ == "__main__":
-    leave(killed(*sys.argv[1:]))
+    killed()
