@@ -109,16 +109,19 @@ class Case:
         rows = load_record(self.name, seed=self.seed, root=self.models).get(self.key, [])
         return next((row for row in rows if self.facts.items() <= row.items()), None)
 
-    def publish(self, results: Tensor) -> None:
-        """Put the report, counted from the predictions on all images, into the record."""
+    def row(self, results: Tensor) -> Row:
+        """The report for the record, counted from the predictions on all images."""
 
         def evaluated(attack: Any) -> Report:
             answers = (results if attack is self.examiner
                        else predictions(self.model, self.split, attack))
             return counted(answers, self.split.classes, self.attack, attack.eps)
 
-        report = judged(evaluated, self.model, self.split, self.examiner)
-        add_rows(self.name, self.seed, "reports", [report.to_json()], self.weights, self.models)
+        return judged(evaluated, self.model, self.split, self.examiner).to_json()
+
+    def publish(self, rows: Sequence[Row]) -> None:
+        """Put rows into the record."""
+        add_rows(self.name, self.seed, self.key, rows, self.weights, self.models)
 
 
 def examine_all(cases: Sequence[Case], out: Path | str, **running: Any) -> None:
@@ -131,7 +134,8 @@ def examine_all(cases: Sequence[Case], out: Path | str, **running: Any) -> None:
         label = f"{case.name}, seed {case.seed}, {case.attack}{eps}"
         groups[case] = [piece(f"{label}, batch {i}", made_from, functools.partial(case.judge, i),
                               Path(out).absolute()) for i in range(len(case.batches))]
-    run_all(groups, lambda case, results: case.publish(torch.cat(results, 1)), **running)
+    run_all(groups, lambda case, results: case.publish([case.row(torch.cat(results, 1))]),
+            **running)
 
 
 @functools.lru_cache(maxsize=4)

@@ -25,7 +25,6 @@ from course_lib.experiments import RECIPES
 from course_lib.experiments.scores import SCORE_BUDGETS
 from course_lib.inference import frozen, logits_of
 from course_lib.lab.examine import Case, Row, examine_all, models_with_weights
-from course_lib.lab.publish import add_rows
 from course_lib.machine import device
 from course_lib.zoo import entry, load_model, load_report, load_scores
 
@@ -86,9 +85,8 @@ def score_stored(patterns: Sequence[str], *, seeds: int | None = None, out: Path
                   for search in plan.searches]
     examine_all(cases, out, **running)
     for model in stored:
-        case = Case(*model, "", None, None, models, root)
-        rows = [*of_reports(case), *of_copies(case)]
-        add_rows(case.name, case.seed, "scores", rows, case.weights, models)
+        case = LeastCase(*model, "", None, None, models, root)  # on all examples, of no search
+        case.publish([*of_reports(case), *of_copies(case)])
     return [{"recipe": name, "seed": seed, **row} for name, seed, _ in stored
             for row in load_scores(name, seed=seed, root=models)]
 
@@ -114,19 +112,18 @@ class LeastCase(Case):
     def facts(self) -> Row:
         return {"told": repr(self.examiner), "counts": torch.bincount(self.split.y).tolist()}
 
-    def publish(self, results: Tensor) -> None:
-        """Put CRU_eps, from the least budgets on all batches, into the record."""
+    def row(self, results: Tensor) -> Row:
+        """CRU_eps from the least budgets on all batches."""
         y, censored, search = results[0].long(), results[2].bool(), self.examiner
         n = len(self.split.classes)
         least = scores.LeastEps(results[1], censored, round(float(results[3].sum())))
         by_class = least.by_class(y, n)
-        row = {"score": "CRU_eps", "estimator": search.estimator, "told": repr(search),
-               "cap": search.cap, "tolerance": search.tolerance, "increment": search.step,
-               "steps": least.steps, "classes": list(self.split.classes),
-               "counts": torch.bincount(y, minlength=n).tolist(), "by_class": by_class.tolist(),
-               "value": float(np.ptp(by_class)),
-               "censored": scores.class_means(censored, y, n).tolist()}
-        add_rows(self.name, self.seed, "scores", [row], self.weights, self.models)
+        return {"score": "CRU_eps", "estimator": search.estimator, "told": repr(search),
+                "cap": search.cap, "tolerance": search.tolerance, "increment": search.step,
+                "steps": least.steps, "classes": list(self.split.classes),
+                "counts": torch.bincount(y, minlength=n).tolist(), "by_class": by_class.tolist(),
+                "value": float(np.ptp(by_class)),
+                "censored": scores.class_means(censored, y, n).tolist()}
 
 
 def of_reports(case: Case) -> Iterator[Row]:
