@@ -88,10 +88,10 @@ def test_score_luf_and_examine(capsys, monkeypatch, tmp_path):
     assert [r["score"] for r in rows] == ["CAU", "CRU_eps", "CRU_eps", "CRU_s"]
     assert {r["seed"] for r in rows} == {0} and rows[1]["counts"] == [4, 4, 4]
     (row,) = data(capsys, *(words := ("luf", "tiny/first", "--left-out", "2", "--designs", "paired",
-                                      "--jobs", "1", "--epochs", "1")))
-    assert (row["recipe"], row["design"], len(row["flips"])) == ("tiny/first@epochs=1", "paired", 2)
+                                      "--jobs", "1", "--limit", "20")))
+    assert (row["recipe"], row["design"], len(row["flips"])) == ("tiny/first@limit=20", "paired", 2)
     assert (tmp_path / "models" / "luf" / "manifest.json").is_file()
-    assert not (tmp_path / "models" / "tiny" / "first@epochs=1").exists()
+    assert not (tmp_path / "models" / "tiny" / "first@limit=20").exists()
     assert "LUF_t" in call(capsys, *words)[1]
     words = ("examine", "tiny/first", "--attack", "pgd10", "cw20", "--eps", "4/255", "--per-class",
              "2", "--jobs", "1")

@@ -78,7 +78,7 @@ COMMANDS = {  # what each does, its function, and its options
               "--data --models patterns --jobs --seeds --out"),
     "luf": ("train with one example left out, again and again, beside trainings with another seed; "
             "the same command again goes on", "lab.leave_out:leave_out",
-            "--limit --epochs --data --scheduler --left-out --designs --models patterns --jobs "
+            "--limit --data --scheduler --left-out --designs --models patterns --jobs "
             "--out"),
     "results": ("every stored report, or the table of means and spreads", "tables:stored_reports",
                 "names --models"),

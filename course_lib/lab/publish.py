@@ -10,7 +10,7 @@ import safetensors.torch
 from torch import nn
 
 from course_lib.checkpoints import layers
-from course_lib.errors import CourseError, pick, resolve
+from course_lib.errors import CourseError
 from course_lib.files import Entries, StoredFiles, json_bytes, sha256_of
 from course_lib.models import build
 from course_lib.zoo import Root, model_files
@@ -45,26 +45,21 @@ def publish(name: str, seed: int, model: nn.Module | None, record: Row, root: Ro
     model_files(root).change(edit)
 
 
-def save_model(model: nn.Module, path: str | os.PathLike[str], *, recipe: Any = "",
+def save_model(model: nn.Module, path: str | os.PathLike[str], *,
                classes: Sequence[str] = ()) -> Path:
     """Store a network of yours in a folder of its own, which load_model(path) reads.
 
-    The folder can also be opened in the explorer. A `recipe` (or the name of one) and the names of
-    the `classes`, by which the explorer finds images, are kept beside the weights.
+    The folder can also be opened in the explorer, which finds images by the names of the `classes`.
 
     >>> save_model(build("lenet5"), "runs/mine", classes=data.classes)  # doctest: +SKIP
     """
     try:
         folder, state = Path(path).expanduser().resolve(), model.state_dict()
-        if isinstance(recipe, str) and recipe:
-            recipe = pick(resolve("course_lib.experiments:RECIPES"), recipe, "recipe")
-        made = {"network": type(model).__name__, "classes": [*map(str, classes)], **_made(model),
-                "recipe": recipe.as_data() if recipe else {}}
+        made = {"network": type(model).__name__, "classes": [*map(str, classes)], **_made(model)}
         bad = [k for k, v in state.items() if not v.isfinite().all()] if state else ["the network"]
     except (TypeError, AttributeError, ValueError, RuntimeError) as e:
         raise CourseError(f"Nothing was saved ({e}). Give a torch.nn.Module whose weights are "
-                          "tensors, the path of a folder, a Recipe, and a list of classes."
-                          ) from None
+                          "tensors, the path of a folder, and a list of classes.") from None
     if bad:
         raise CourseError(f"Nothing was saved: {', '.join(bad[:5])} of {type(model).__name__} "
                           "holds NaN, infinity or no weights. Train it anew.")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import course_lib
-from course_lib import MODELS, PGD, RECIPES, Split, benchmark, build, evaluate, load, plots
+from course_lib import MODELS, PGD, Split, benchmark, build, evaluate, load, plots
 from course_lib.errors import CourseError, CourseWarning
 from course_lib.explorer.sources import from_folder
 from course_lib.explorer.views import Choice, Explorer
@@ -92,12 +92,11 @@ def test_b5_a_saved_model_goes_through_every_door(tmp_path: Path,
     assert load_model("runs/own").weight.shape == (3, 36)
     model = load_model("exp1/pgd-at")
     save_model(build("lenet5"), "runs/mine")
-    save_model(model, "runs/mine", recipe="exp1/pgd-at", classes=FASHION.classes)  # in its place
+    save_model(model, "runs/mine", classes=FASHION.classes)  # in its place
     part = FASHION.per_class(2)
     assert evaluate("runs/mine", part, "pgd20").rob == evaluate(model, part, "pgd20").rob
     (source,) = from_folder("runs/mine").values()
     assert source.classes == FASHION.classes and same_weights(source.model, model)
-    assert source.record["made_from"]["recipe"]["epochs"] == RECIPES["exp1/pgd-at"].epochs
     Path("exp1/pgd-at").mkdir(parents=True)
     save_model(build("lenet5"), "exp1/pgd-at")  # a stored model's name stays that model's
     assert same_weights(load_model("exp1/pgd-at"), model)
@@ -116,8 +115,6 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "a file": (lambda p: save_model(FLAT, __file__), "Cannot write"),
     "the root": (lambda p: save_model(FLAT, "/proc/self/nowhere"), "Cannot write"),
     "others": (lambda p: save_model(FLAT, model_files().folder), "holds other models"),
-    "a recipe": (lambda p: save_model(FLAT, p, recipe="pgd-at"), "Did you mean 'exp1/pgd-at'"),
-    "no recipe": (lambda p: save_model(FLAT, p, recipe=3), "a Recipe"),
     "classes": (lambda p: save_model(FLAT, p, classes=10), "classes"),  # type: ignore[arg-type]
     "nothing there": (lambda p: load_model(p / "x"), "a folder with 0 models"),
     "no name": (lambda p: load_model(str(p / "x")), "Unknown model"),
