@@ -255,14 +255,10 @@ def kept(rank: int, folder: str) -> dict[str, Any]:
 
 
 def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
-    assert all(e["processes of torchrun"] == 2 for e in pair(kept, str(tmp_path / "two")))
+    assert all(e["processes of torchrun"] == 2 for e in pair(kept, str(tmp_path)))
     with pytest.raises(CourseError,
                        match=r"processes of torchrun is not given, was 2\. Restore these settings"):
-        kept(0, str(tmp_path / "two"))
-    assert "processes of torchrun" not in kept(0, str(tmp_path / "one"))
-    first, second = pair(kept, str(tmp_path / "one"))
-    assert "processes of torchrun is 2, was not given" in str(first)
-    assert str(second) == f"Process 0 of 2 (from 0) failed: {type(first).__name__}: {first}"
+        kept(0, str(tmp_path))
 
 
 def test_a_restart_does_not_meet_the_dead() -> None:
