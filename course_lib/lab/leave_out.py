@@ -65,15 +65,10 @@ def leave_out(patterns: Sequence[str], *, left_out: int = 100,
 
     def store(group: tuple[str, str], results: list[Tensor]) -> Record:
         name, design = group
-        complete, *without = [p.float() for p in results]
-        score, y = luf(complete, torch.stack(without)), data[name].test.y
-        right = [float((p.argmax(1) == y).double().mean()) for p in (complete, *without)]
+        seeds, gone = zip(*groups[group], strict=True)
         record = {"recipe": stored_name(name, limit, None), "design": design, "base_seed": 0,
-                  "seeds": [seed for seed, _ in groups[group]],
-                  "left_out": [hidden for _, hidden in groups[group]], "test_examples": len(y),
-                  "luf": score.luf, "luf_t": score.luf_t, "luf_l": score.luf_l,
-                  "flips": list(score.flips), "accuracy": right[0],
-                  "accuracy_mean": math.fsum(right[1:]) / len(without),
+                  "seeds": list(seeds), "left_out": list(gone),
+                  **compared(results, data[name].test.y),
                   "made_from": made_from(RECIPES[name], data[name], RECIPES[name].epochs)}
         publish_luf(record, Path(models))
         return record
@@ -112,6 +107,16 @@ def train(name: str, seed: int, hidden: int | None, limit: int | None,
     with torch.no_grad(), frozen(model):
         return torch.cat([logits_of(model, x).softmax(1).half()
                           for x, _ in batches(data.test, 1000)])
+
+
+def compared(results: list[Tensor], y: Tensor) -> Record:
+    """LUF, and the accuracies, of the base's probabilities and those of the other trainings."""
+    complete, *without = [p.float() for p in results]
+    score = luf(complete, torch.stack(without))
+    right = [float((p.argmax(1) == y).double().mean()) for p in (complete, *without)]
+    return {"test_examples": len(y), "luf": score.luf, "luf_t": score.luf_t, "luf_l": score.luf_l,
+            "flips": list(score.flips), "accuracy": right[0],
+            "accuracy_mean": math.fsum(right[1:]) / len(without)}
 
 
 def luf_files(root: Path | None = None) -> StoredFiles:

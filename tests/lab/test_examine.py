@@ -65,12 +65,13 @@ def test_the_report_joins_the_record_and_the_weights_stay(models: Path) -> None:
         assert [r["attack"] for r in record["reports"]] == ["pgd20", "cw20"]
         assert list(record)[-1] == "history"
     assert manifest(models)["tiny/second"] == {"0": entry("tiny/second", 0, models)}
-    # reports on fewer images are others
+    # reports under another budget or on fewer images are others
+    assert [r["eps"] for r in call(models, eps=4 / 255, seeds=1)] == [4 / 255]
     rows = call(models, attacks=["pgd20"], per_class=2, seeds=1)
     assert [(r["attack"], r["counts"]) for r in rows] == [("pgd20", [2, 2, 2])]
     assert load_report(NAME, root=models) == whole
     assert load_report(NAME, root=models, per_class=2).nat.counts == (2, 2, 2)
-    assert len(load_record(NAME, root=models)["reports"]) == 3
+    assert len(load_record(NAME, root=models)["reports"]) == 4
 
 
 def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
