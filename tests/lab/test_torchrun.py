@@ -38,7 +38,6 @@ from tests.test_training import (
     OPTIM,
     Memory,
     Remembering,
-    failing_at,
     listening,
     train,
     validate,
@@ -220,33 +219,6 @@ def stopped(rank: int, who: int, signals: int) -> tuple[int, list[int], bool]:
 def test_a_signal_to_one_stops_both_after_the_same_batch(pair: Pair, who: int,
                                                          signals: int) -> None:
     assert pair(stopped, who, signals) == [(9, [7, 9], True), (9, [], True)]
-
-
-def failing(rank: int, who: int, where: str) -> tuple[str, list[int], bool]:
-    store, model, told, method = Memory(), Small(), "", Remembering(3)
-    fail = failing_at(5) if rank == who else failing_at()
-    checked = validate if where != "validate" else lambda *words: fail() or validate(*words)
-    if where != "validate":
-        method = dataclasses.replace(method, **{where: fail})
-    try:
-        train(method, validate=checked, store=store, model=model)
-    except (ArithmeticError, CourseError) as e:
-        told = f"{type(e).__name__}: {e}"
-    _, state = store.latest() or (0, {"model": model.state_dict()})
-    clean = all(torch.equal(v, state["model"][k]) for k, v in model.state_dict().items())
-    saves, words = sorted(store.saves), {"method": Remembering(3), "validate": validate}
-    same = equal(result(train(**words)), result(train(**words, store=store)))
-    return told, saves, clean and same
-
-
-@pytest.mark.parametrize(("who", "where", "saves"),
-                         [(1, "after", [4]), (0, "before", [4]), (0, "validate", [7, 10])])
-def test_what_fails_in_one_fails_in_both_and_nothing_is_lost(pair: Pair, who: int, where: str,
-        saves: list[int]) -> None:
-    found, reason = pair(failing, who, where), "ArithmeticError: stopped here on purpose"
-    assert found[who][0] == reason and found[0][2] and found[1][2]
-    assert found[1 - who][0] == f"CourseError: Process {who} of 2 (from 0) failed: {reason}"
-    assert found[0][1] == saves and found[1][1] == []
 
 
 def kept(rank: int, folder: str) -> dict[str, Any]:
