@@ -54,7 +54,10 @@ def by_kind(rows: list[dict[str, Any]], score: str, seed: int = 0) -> list[dict[
     return [r for r in rows if r["score"] == score and r["seed"] == seed]
 
 
-def test_every_score_joins_the_record_and_the_weights_stay(models: Path) -> None:
+def test_every_score_joins_the_record_and_the_weights_stay(
+        models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = counted(monkeypatch, room.scores, "least_eps",
+                    lambda *_, generator, **__: generator.initial_seed())
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in models.rglob("*.safetensors")}
     rows = call(models)
     assert before == {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in before}
@@ -71,6 +74,7 @@ def test_every_score_joins_the_record_and_the_weights_stay(models: Path) -> None
     assert json.loads(json.dumps(rows)) == rows
     # two seeds, each under two budgets in one batch and by two searches in three
     assert len(list(models.parent.rglob("pieces/*"))) == 2 * (2 * 1 + 2 * 3)
+    assert drawn == [0, 1, 2] * 2, "each batch has noise of its own"
 
 
 def test_least_budgets_are_those_of_the_library(models: Path,
