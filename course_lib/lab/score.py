@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from course_lib import scores
 from course_lib.attacks import PGD
-from course_lib.data import Split, batches
+from course_lib.data import Split
 from course_lib.datasets.adult import GROUPS, UNITS
 from course_lib.errors import pick
-from course_lib.evaluation import evaluate, named
+from course_lib.evaluation import evaluate, named, per_image
 from course_lib.experiments import RECIPES
 from course_lib.experiments.scores import SCORE_BUDGETS
 from course_lib.inference import frozen, logits_of
@@ -168,8 +168,8 @@ def of_copies(case: Case) -> Iterator[Row]:
         if same := [row for row in stored if key.items() <= row.items()]:
             yield same[0]
             continue
-        report = evaluate(case.model, case.split, partial(transferred, eps), early=False,
-                          count_clean=False, progress=False)
+        report = evaluate(case.model, case.split, partial(transferred, eps), count_clean=False,
+                          progress=False)
         yield {**key, "counts": list(report.nat.counts), "accuracy": 1 - report.rob.mean,
                "clean_accuracy": 1 - report.nat.mean, "by_class": report.rob.by_class.tolist(),
                "value": scores.cru_s(report)}
@@ -177,7 +177,5 @@ def of_copies(case: Case) -> Iterator[Row]:
 
 def confidences(model: nn.Module, split: Split) -> Tensor:
     """F(x)_1, the probability of class 1, of every example."""
-    where = next(model.parameters()).device
     with torch.no_grad(), frozen(model):
-        return torch.cat([logits_of(model, x.to(where)).softmax(1)[:, 1].cpu()
-                          for x, _ in batches(split, 1000)])
+        return per_image(model, split, lambda x, _: logits_of(model, x).softmax(1)[:, 1])
