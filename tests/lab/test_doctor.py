@@ -62,8 +62,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str, str]] = {
                       "stored models", "seed0.json is missing.*Restore"),
     "no manifest": (lambda r: (r / "models/manifest.json").unlink(),
                     "stored models", "make models"),
-    "a release that is none": (lambda r: (r / WEIGHTS).unlink() or (
-        r / "models/release.json").write_text("[]"), "stored models", "release.*Restore"),
     "embedded data": (lambda r: change(r / EMBEDDED / "t10k-labels-idx1-ubyte.gz", lambda b: b[:9]),
                       "embedded fashion-mnist", "t10k-labels.*reinstall"),
     "no contents": (lambda r: (r / EMBEDDED / "contents.json").unlink(),

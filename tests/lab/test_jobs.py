@@ -78,10 +78,6 @@ def test_a_piece_is_believed_only_as_it_was_written(tmp_path: Path) -> None:
     assert torch.equal(value, one.stored()) and one.stored().dtype == torch.float16
     (file,) = tmp_path.rglob("ckpt-*")
     assert torch.equal(other.work(), other.stored()) and not torch.equal(value, other.stored())
-    (another,) = {*tmp_path.rglob("ckpt-*")} - {file}
-    for damaged in (file.read_bytes()[:-1], another.read_bytes()):
-        file.write_bytes(damaged)
-        with pytest.warns(UserWarning, match="is skipped"):
-            assert one.stored() is None
-    file.unlink()
-    assert one.stored() is None and torch.equal(one.work(), one.stored())
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="is skipped"):
+        assert one.stored() is None
