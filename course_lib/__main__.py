@@ -39,7 +39,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # a terminal may lack ± and ×
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-    as_markdown = options.pop("markdown", False)
     from course_lib.errors import CourseError, CourseWarning, resolve
     from course_lib.lab.commands import COMMANDS, in_shell_words, shown
     from course_lib.machine import keep_memory
@@ -48,8 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep_memory()
     if "models" in options:
         options["models"] = options["models"] or models_dir()
-    if "scheduler" in options:
-        options["backend"] = "dask" if options["scheduler"] else "loky"
     try:
         with warnings.catch_warnings():  # as plain sentences
             warnings.showwarning = lambda words, *_: print(
@@ -57,8 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows = resolve(f"course_lib.{COMMANDS[command][1]}")(**options)
         if rows is None:
             return 0  # of several processes the first one speaks
-        text = (json.dumps(rows, default=vars) if as_json
-                else rows if isinstance(rows, str) else shown(command, rows, options, as_markdown))
+        text = json.dumps(rows) if as_json else shown(command, rows, options)
     except (CourseError, CourseWarning) as e:
         sys.stderr.write(in_shell_words(f"{e}\n", command))
         return 1
@@ -67,22 +63,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                          "from there." * ("out" in options) + "\n")
         return 130
     sys.stdout.write(text + "\n")
-    return int(command == "doctor" and any(row.state == "bad" for row in rows))
+    return int(command == "doctor" and any(row["state"] == "bad" for row in rows))
 
 
-def leave(code: int) -> NoReturn:
-    """End the process. Under torchrun Python's own, slower end may abort: threads of the group hold
-    tensors."""
+def program() -> NoReturn:
+    """The script course-lib, and python -m course_lib."""
+    code = main()
+    # under torchrun Python's own, slower end may abort: threads of the group hold tensors
     if "TORCHELASTIC_RUN_ID" in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
-
-
-def program() -> NoReturn:
-    """The script course-lib, and python -m course_lib."""
-    leave(main())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import torch
@@ -56,12 +56,11 @@ class Session:
         """The store of a run such as "exp1/pgd-at", with copies in Drive if it is mounted."""
         from course_lib.checkpoints import Store
 
-        parts = PurePosixPath(name).parts
-        if (not parts or name.startswith("/") or ".." in parts or not name.isprintable()
-                or "\\" in name or ":" in name):
+        path = PurePath(name)
+        if not path.parts or path.anchor or ".." in path.parts or not name.isprintable():
             raise CourseError(f"A store cannot be called {name!r}. Give it a plain name, with / if "
                               "you like, such as 'exp1/pgd-at'.")
-        return Store(self.results.joinpath(*parts), self.drive and self.drive.joinpath(*parts))
+        return Store(self.results / path, self.drive and self.drive / path)
 
     def line(self) -> str:
         """Versions, device and where results are saved."""

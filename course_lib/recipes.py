@@ -138,9 +138,8 @@ def _reports(recipe: Recipe, model: nn.Module, data: Dataset, progress: bool) ->
                  f"pgd{own.steps}, step {255 * own.step_size:.3g}/255")
     cases = [*((data.test, name, named(name, eps)) for name, eps in recipe.examination),
              (data.val, label, own)]
-    with group.together():
-        reports = [evaluate(model, split, attack, name=name, progress=progress).to_json()
-                   for split, name, attack in cases if group.first]
+    reports = [evaluate(model, split, attack, name=name, progress=progress).to_json()
+               for split, name, attack in cases if group.first]
     *tests, validation = group.from_first(reports)
     return {"reports": tests, "validation": validation}
 

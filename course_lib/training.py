@@ -8,7 +8,6 @@ history, and no state of a random generator.
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -215,8 +214,7 @@ class _Training:
 
     def report(self, at: Step) -> Report | None:
         """The report on validation data; the history keeps the first one of an epoch."""
-        with self.group.together():
-            report = self.validate(self.model, at) if self.validate and self.group.first else None
+        report = self.validate(self.model, at) if self.validate and self.group.first else None
         self.model.train()
         report = self.group.from_first(report)
         if report is not None and not self.reports:
@@ -228,7 +226,7 @@ class _Training:
         model's running averages are as before."""
         before = [b.clone() for b in self.model.buffers()]
         try:
-            with self.group.together(), seen_before(self.batch > 0):
+            with seen_before(self.batch > 0):
                 out = self.method.loss(self.model, x, y, self.memory, self.at(self.group.suffix))
                 loss, stats = out if isinstance(out, tuple) and len(out) == 2 else (out, {})
                 if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
@@ -305,9 +303,6 @@ class Alone:
 
     def from_first(self, thing: Any) -> Any:
         return thing
-
-    def together(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 processes = Alone()  # those that train together here; lab/torchrun.py puts its group in this place

@@ -127,7 +127,7 @@ def test_a_damaged_report_is_left_out_and_named_once(root, change):
         load_report(NAME, root=root)
     rest = [(NAME, 1), (NAME, 10), ("exp9/grid", 0)]
     for call in (lambda: list_models(root=root), lambda: results(root=root, level="seed"),
-                 lambda: pd.DataFrame(stored_reports(root=root))):
+                 lambda: pd.DataFrame(stored_reports(root))):
         with pytest.warns(UserWarning, match=r"Left out.*: exp1/natural, seed 0 \(") as said:
             table = call()
         assert len(said) == 1

@@ -34,15 +34,14 @@ class Saver:
         self.asked, self.every = every, 60.0 if every is None else every
         self.stopped = False
         self.handlers: dict[int, Any] = {}
-        with t.group.together():
-            if self.store is not None:
-                self.open(fresh)
-                if (newest := self.store.latest()) is not None:
-                    if newest[0] > t.epochs * t.batches:
-                        raise CourseError(f"{self.store.dir} holds {newest[1]['epoch']} epochs, and"
-                                          f" epochs={t.epochs} asks for fewer. Give as many, or "
-                                          "begin beside it with fresh=True.")
-                    t.restore(newest[1])
+        if self.store is not None:
+            self.open(fresh)
+            if (newest := self.store.latest()) is not None:
+                if newest[0] > t.epochs * t.batches:
+                    raise CourseError(f"{self.store.dir} holds {newest[1]['epoch']} epochs, and "
+                                      f"epochs={t.epochs} asks for fewer. Give as many, or begin "
+                                      "beside it with fresh=True.")
+                t.restore(newest[1])
         if t.group.size > 1:
             t.group.align(t)
             t.identity = t.group.from_first(t.identity)

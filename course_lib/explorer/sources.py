@@ -47,12 +47,11 @@ class Source:
     @cached_property
     def words(self) -> str:
         """The name, the data set, the method and the description, in small letters."""
-        try:
+        words = self.label
+        with contextlib.suppress(CourseError, LookupError, TypeError):  # one's own has no recipe
             recipe = self.record["made_from"]["recipe"]
-            about = recipe["dataset"], recipe["method"]["name"], recipe["about"]
-        except (CourseError, LookupError, TypeError):  # a reader's own files may hold anything
-            about = ()
-        return " ".join([self.label, *map(str, about)]).casefold()
+            words += f" {recipe['dataset']} {recipe['method']['name']} {recipe['about']}"
+        return words.casefold()
 
     @cached_property
     def curve(self) -> Curve:

@@ -43,10 +43,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--out": {"type": Path, "default": Path("runs"),
               "help": "what is unfinished is kept here (default: runs)"},
     "--per-class": {"type": int, "help": "only the first so many test images of each class"},
-    "results --models": {"type": Path, "dest": "root", "metavar": "MODELS",
-                         "help": "weights, records and manifest are here (default: "
-                         "serialized_models)"},
-    "--markdown": {"action": "store_true", "help": "the table as Markdown"},
     "--left-out": {"type": int, "default": 100,
                    "help": "how many examples, one after the other (default: 100)"},
     "--designs": {"nargs": "+", "default": ["paired", "seeds", "unpaired"],
@@ -59,8 +55,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
                          "help": "one or more (default: pgd20 cw20 autoattack, or for a table the "
                          "recipe's own)"},
     "examine --eps": {"type": number, "help": "the budget (default: each attack's own)"},
-    "score --per-class": {"type": int, "help": "search least budgets on so many test examples of "
-                          "each class"},
 }
 
 
@@ -81,13 +75,13 @@ COMMANDS = {  # what each does, its function, and its options
                 "--attack --eps --per-class --data --models patterns --jobs --seeds --out"),
     "score": ("put the unfairness scores of stored models into their records; the same command "
               "again goes on", "lab.score:score_stored",
-              "--per-class --data --models patterns --jobs --seeds --out"),
+              "--data --models patterns --jobs --seeds --out"),
     "luf": ("train with one example left out, again and again, beside trainings with another seed; "
             "the same command again goes on", "lab.leave_out:leave_out",
-            "--limit --epochs --data --scheduler --left-out --designs --models patterns --jobs "
+            "--limit --data --scheduler --left-out --designs --models patterns --jobs "
             "--out"),
     "results": ("every stored report, or the table of means and spreads", "tables:stored_reports",
-                "names --models --markdown"),
+                "names --models"),
     "doctor": ("look at files, hashes, versions, kernel and disk, and say what to do; fails when "
                "something is bad", "lab.doctor:checkup", ""),
     "completion": ("print a line that makes bash complete commands, options and recipes; once: "
@@ -112,25 +106,25 @@ def in_shell_words(text: str, command: str) -> str:
     return text
 
 
-def shown(command: str, rows: Any, options: dict[str, Any], as_markdown: bool) -> str:
+def report(row: dict[str, Any]) -> str:
+    """A report as Python shows it."""
+    from course_lib.fairness import Report
+
+    return str(Report.from_json(row))
+
+
+def shown(command: str, rows: Any, options: dict[str, Any]) -> str:
     """The rows of a command as text."""
     match command:
         case "list":
             return "\n".join(f"{r['recipe']:24} {len(r['stored'])} of {r['seeds']} seeds stored, "
                              f"{len(r['weights'])} with weights   {r['about']}" for r in rows)
         case "train":
-            nat, rob = (max(rows["validation"][kind]) for kind in ("nat", "rob"))
             return (f"finished: {rows['recipe']}, seed {rows['seed']}, in {options['out']}; trained"
-                    f" on {rows['made_from']['training_examples']:,} examples; worst-class errors "
-                    f"on validation data: nat {nat:.1%}, rob {rob:.1%}")
+                    f" on {rows['made_from']['training_examples']:,} examples. On validation data:"
+                    f"\n{report(rows['validation'])}")
         case "evaluate":
-            from course_lib.zoo import budget
-
-            errors = zip(rows["classes"], rows["nat"], rows["rob"], strict=True)
-            return "\n".join([
-                f"errors on {sum(rows['counts']):,} test images; {rows['attack']} with a budget of "
-                f"{budget(rows['eps'])}",
-                *(f"{c:14} standard {n:6.1%}   robust {r:6.1%}" for c, n, r in errors)])
+            return report(rows)
         case "sweep" | "examine" | "score":
             kind = {"sweep": "models", "examine": "reports", "score": "scores"}[command]
             return f"{len(rows)} {kind} are stored"
@@ -138,14 +132,16 @@ def shown(command: str, rows: Any, options: dict[str, Any], as_markdown: bool) -
             return "\n".join(f"{r['recipe']:28} {r['design']:9} LUF {r['luf']:.4f}  LUF_t "
                              f"{r['luf_t']:.3f}  LUF_l {r['luf_l']:.1f}" for r in rows)
         case "results":
-            from course_lib import tables
+            from course_lib.tables import LEGEND, overview
 
-            every = tables.overview(*options["names"], root=options["root"])
-            parts = [part.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
-                     for _, part in every.groupby(["data", "classes"], sort=False, dropna=False)]
-            texts = [tables.markdown([t.columns, *t.values], "model", "seeds") if as_markdown
-                     else t.set_index("model").rename_axis(None).to_string() for t in parts]
-            return "\n\n".join(texts if as_markdown else [*texts, tables.LEGEND])
-    from course_lib.lab.doctor import text
-
-    return text(rows)
+            every = overview(*options["names"], root=options["models"]).set_index("model")
+            alike = every.groupby(["data", "classes"], sort=False, dropna=False)
+            texts = [part.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
+                     .rename_axis(None).to_string() for _, part in alike]
+            return "\n\n".join([*texts, LEGEND])
+        case "doctor":
+            bad, warn = (sum(r["state"] == state for r in rows) for state in ("bad", "warn"))
+            verdict = f"{bad} bad, {warn} to note" if bad + warn else "All is well."
+            lines = [f"{r['what']:24} {r['state']:5} {r['found']}" for r in rows]
+            return "\n".join([*lines, verdict])
+    return str(rows)

@@ -4,9 +4,11 @@ When the last batch of a model is done, its report joins its record; the weights
 """
 
 import functools
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,17 +22,9 @@ from course_lib.experiments import RECIPES, TRANSFORMS
 from course_lib.fairness import Report
 from course_lib.judge import examination, judged
 from course_lib.lab.jobs import Task, piece, run_all
-from course_lib.lab.publish import add_reports
+from course_lib.lab.publish import add_rows
 from course_lib.machine import device
-from course_lib.zoo import (
-    budget,
-    entry,
-    load_model,
-    load_record,
-    manifest,
-    matching,
-    stored_models,
-)
+from course_lib.zoo import budget, entry, load_model, load_record, stored_models
 
 FORMAT = 2  # of the tensors that tasks store; counts up when their meaning changes
 IMAGES = ("pgd20", "cw20", "autoattack")  # the attacks on models of images
@@ -61,13 +55,12 @@ def examine_stored(patterns: Sequence[str], *, attacks: Sequence[str] | None = N
 def models_with_weights(patterns: Sequence[str], seeds: int | None,
                         models: Path | str) -> list[tuple[str, int, str]]:
     """(recipe, seed, sha256 of its weights) of the stored models that match, seed by seed."""
-    limit = float("inf") if seeds is None else integer(seeds, "seeds", 1)
-    names = matching(manifest(models), patterns)
-    matches = [(m.name, m.seed, str(m.files["weights"]["sha256"]))
-               for m in stored_models(models, *names) if "weights" in m.files and m.seed < limit]
-    if not matches:
+    most = math.inf if seeds is None else integer(seeds, "seeds", 1)
+    found = [(m.name, m.seed, str(m.files["weights"]["sha256"]))
+             for m in stored_models(models, *patterns) if "weights" in m.files and m.seed < most]
+    if not found:
         raise CourseError(f"No model whose weights are stored matches {', '.join(patterns)}.")
-    return sorted(matches, key=lambda model: model[1])
+    return sorted(found, key=itemgetter(1))
 
 
 @dataclass(frozen=True)
@@ -116,16 +109,19 @@ class Case:
         rows = load_record(self.name, seed=self.seed, root=self.models).get(self.key, [])
         return next((row for row in rows if self.facts.items() <= row.items()), None)
 
-    def publish(self, results: Tensor) -> None:
-        """Put the report, counted from the predictions on all images, into the record."""
+    def row(self, results: Tensor) -> Row:
+        """The report for the record, counted from the predictions on all images."""
 
         def evaluated(attack: Any) -> Report:
             answers = (results if attack is self.examiner
                        else predictions(self.model, self.split, attack))
             return counted(answers, self.split.classes, self.attack, attack.eps)
 
-        report = judged(evaluated, self.model, self.split, self.examiner)
-        add_reports(self.name, self.seed, [report], self.weights, self.models)
+        return judged(evaluated, self.model, self.split, self.examiner).to_json()
+
+    def publish(self, rows: Sequence[Row]) -> None:
+        """Put rows into the record."""
+        add_rows(self.name, self.seed, self.key, rows, self.weights, self.models)
 
 
 def examine_all(cases: Sequence[Case], out: Path | str, **running: Any) -> None:
@@ -138,7 +134,8 @@ def examine_all(cases: Sequence[Case], out: Path | str, **running: Any) -> None:
         label = f"{case.name}, seed {case.seed}, {case.attack}{eps}"
         groups[case] = [piece(f"{label}, batch {i}", made_from, functools.partial(case.judge, i),
                               Path(out).absolute()) for i in range(len(case.batches))]
-    run_all(groups, lambda case, results: case.publish(torch.cat(results, 1)), **running)
+    run_all(groups, lambda case, results: case.publish([case.row(torch.cat(results, 1))]),
+            **running)
 
 
 @functools.lru_cache(maxsize=4)

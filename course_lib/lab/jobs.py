@@ -59,18 +59,19 @@ def piece(name: str, made_from: Any, compute: Callable[[], Tensor], out: Path) -
 
 
 def run_all(groups: Mapping[G, Sequence[Task]], finish: Callable[[G, list[Any]], R], *,
-            jobs: int = 2, backend: str = "loky", scheduler: str | None = None,
-            progress: bool = True) -> list[R]:
+            jobs: int = 2, scheduler: str | None = None, progress: bool = True) -> list[R]:
     """Do every task that has no stored result; return what `finish` makes of each group of tasks.
 
-    The tasks run in `jobs` processes of joblib's `backend`, or on the workers of the dask scheduler
+    The tasks run in `jobs` processes (one is this process), or on the workers of the dask scheduler
     at the address `scheduler`. `finish(group, results)` runs in this process, as soon as the
     group's last task is done. What failed is named in one CourseError at the end.
     """
     tasks = {task.name: task for members in groups.values() for task in members}
     waiting = {group: {task.name for task in members} for group, members in groups.items()}
     results, finished, errors = dict[str, Any](), dict[G, R](), list[str]()
-    with workers(backend, jobs, scheduler):
+    with workers(jobs, scheduler), warnings.catch_warnings():
+        # joblib replaces a worker whose memory has grown; no task is lost
+        warnings.filterwarnings("ignore", "A worker stopped while")
         for name, result, error in tqdm(_outcomes(tasks), total=len(tasks), disable=not progress):
             if error:
                 errors.append(f"{name}: {error}")
@@ -98,9 +99,8 @@ def _outcomes(tasks: Mapping[str, Task]) -> Iterator[tuple[str, Any, str]]:
             missing[name] = task
         else:
             yield name, result, ""
-    while ready := {name for name, task in missing.items() if not task.needs & missing.keys()}:
-        calls = [joblib.delayed(_attempt)(missing.pop(name)) for name in [*missing]
-                 if name in ready]
+    while ready := [task for task in missing.values() if not task.needs & missing.keys()]:
+        calls = [joblib.delayed(_attempt)(missing.pop(task.name)) for task in ready]
         try:
             yield from joblib.Parallel(return_as="generator_unordered", batch_size=1)(calls)
         except BrokenProcessPool:
@@ -121,20 +121,18 @@ def _attempt(task: Task) -> tuple[str, Any, str]:
 
 
 @contextlib.contextmanager
-def workers(backend: str, jobs: int, scheduler: str | None) -> Iterator[None]:
+def workers(jobs: int, scheduler: str | None) -> Iterator[None]:
     """joblib's configuration: processes here, or the workers of a dask scheduler."""
-    with contextlib.ExitStack() as stack, warnings.catch_warnings():
-        # joblib replaces a worker whose memory has grown; no task is lost
-        warnings.filterwarnings("ignore", "A worker stopped while")
-        options: dict[str, Any] = {"backend": backend, "n_jobs": integer(jobs, "jobs", 1)}
-        if scheduler:
-            from distributed import Client
-
-            try:
-                client = stack.enter_context(Client(scheduler, set_as_default=False))
-            except (OSError, ValueError) as e:
-                raise CourseError(f"No dask scheduler answers at {scheduler} ({e}). Start one: "
-                                  "`dask scheduler`, then `dask worker ADDRESS`.") from None
-            options = {"backend": "dask", "client": client}
-        with joblib.parallel_config(**options):
+    if not scheduler:
+        with joblib.parallel_config("loky", n_jobs=integer(jobs, "jobs", 1)):
             yield
+        return
+    from distributed import Client
+
+    try:
+        client = Client(scheduler, set_as_default=False)
+    except (OSError, ValueError) as e:
+        raise CourseError(f"No dask scheduler answers at {scheduler} ({e}). Start one: "
+                          "`dask scheduler`, then `dask worker ADDRESS`.") from None
+    with client, joblib.parallel_config("dask", client=client):
+        yield

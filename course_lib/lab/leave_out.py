@@ -26,7 +26,7 @@ from course_lib.errors import CourseError, integer, pick
 from course_lib.experiments import RECIPES, TRANSFORMS
 from course_lib.files import StoredFiles, check_writable, json_bytes
 from course_lib.inference import frozen, logits_of
-from course_lib.lab.jobs import piece, run_all
+from course_lib.lab.jobs import Task, piece, run_all
 from course_lib.lab.publish import add_file
 from course_lib.models import build
 from course_lib.recipes import digest, made_from, stored_name
@@ -42,8 +42,8 @@ Record = dict[str, Any]
 
 def leave_out(patterns: Sequence[str], *, left_out: int = 100,
               designs: Sequence[str] = tuple(DESIGNS), out: Path | str = "runs",
-              models: Path | str, limit: int | None = None, epochs: int | None = None,
-              root: Path | None = None, **running: Any) -> list[Record]:
+              models: Path | str, limit: int | None = None, root: Path | None = None,
+              **running: Any) -> list[Record]:
     """Do the trainings that are missing, store one record per recipe and design, and return them.
 
     `left_out` is how many examples are left out, one in each training. `running` is as in `sweep`.
@@ -52,33 +52,29 @@ def leave_out(patterns: Sequence[str], *, left_out: int = 100,
     if not names:
         raise CourseError(f"No recipe to leave examples out of matches {', '.join(patterns)}. "
                           "Meant for it: luf/*.")
-    plan, tasks = dict[tuple[str, str], list[Pair]](), {}
-    for name, design in ((n, d) for n in names for d in designs):
-        data, sha256 = training_data(name, limit, root)
-        plan[name, design] = [(0, None), *pairs(design, left_out, len(data.train))]
-        tasks[name, design] = [
-            piece(f"{stored_name(name, limit, epochs)}, seed {seed}, without example {hidden}",
-                  [digest(RECIPES[name]), sha256],
-                  functools.partial(train, name, seed, hidden, limit, epochs, root),
-                  Path(out).absolute()) for seed, hidden in plan[name, design]]
+    data = {name: training_data(name, limit, root)[0] for name in names}
+    groups = {(name, design): pairs(design, left_out, len(data[name].train))
+              for name in names for design in designs}
     check_writable(luf_files(Path(models)).folder, 1 << 20)
+
+    def task(name: str, seed: int, hidden: int | None) -> Task:
+        return piece(f"{stored_name(name, limit, None)}, seed {seed}, without example {hidden}",
+                     [digest(RECIPES[name]), training_data(name, limit, root)[1]],
+                     functools.partial(train, name, seed, hidden, limit, root),
+                     Path(out).absolute())
 
     def store(group: tuple[str, str], results: list[Tensor]) -> Record:
         name, design = group
-        recipe, (data, _), trainings = RECIPES[name], training_data(name, limit, root), plan[group]
-        complete, *without = [p.float() for p in results]
-        score, y = luf(complete, torch.stack(without)), data.test.y
-        right = [float((p.argmax(1) == y).double().mean()) for p in (complete, *without)]
-        record = {"recipe": stored_name(name, limit, epochs), "design": design, "base_seed": 0,
-                  "seeds": [seed for seed, _ in trainings[1:]],
-                  "left_out": [hidden for _, hidden in trainings[1:]], "test_examples": len(y),
-                  "luf": score.luf, "luf_t": score.luf_t, "luf_l": score.luf_l,
-                  "flips": list(score.flips), "accuracy": right[0],
-                  "accuracy_mean": math.fsum(right[1:]) / len(without),
-                  "made_from": made_from(recipe, data, recipe.epochs if epochs is None else epochs)}
+        seeds, gone = zip(*groups[group], strict=True)
+        record = {"recipe": stored_name(name, limit, None), "design": design, "base_seed": 0,
+                  "seeds": list(seeds), "left_out": list(gone),
+                  **compared(results, data[name].test.y),
+                  "made_from": made_from(RECIPES[name], data[name], RECIPES[name].epochs)}
         publish_luf(record, Path(models))
         return record
 
+    tasks = {group: [task(group[0], *pair) for pair in [(0, None), *groups[group]]]
+             for group in groups}
     return run_all(tasks, store, **running)
 
 
@@ -101,17 +97,26 @@ def pairs(design: str, left_out: int, n: int) -> list[Pair]:
     return [(k if reseeded else 0, i if masked else None) for k, i in enumerate(gone, 1)]
 
 
-def train(name: str, seed: int, hidden: int | None, limit: int | None, epochs: int | None,
+def train(name: str, seed: int, hidden: int | None, limit: int | None,
           root: Path | None) -> Tensor:
     """The training's probabilities on the test set, F(x) [X, C], as float16."""
     recipe, (data, _) = RECIPES[name], training_data(name, limit, root)
     model = build(recipe.model, seed=seed, classes=len(data.classes))
     fit(model, recipe.method, data.train if hidden is None else data.train.masked(hidden),
-        epochs=recipe.epochs if epochs is None else epochs, optim=recipe.optim, seed=seed,
-        progress=False)
+        epochs=recipe.epochs, optim=recipe.optim, seed=seed, progress=False)
     with torch.no_grad(), frozen(model):
         return torch.cat([logits_of(model, x).softmax(1).half()
                           for x, _ in batches(data.test, 1000)])
+
+
+def compared(results: list[Tensor], y: Tensor) -> Record:
+    """LUF, and the accuracies, of the base's probabilities and those of the other trainings."""
+    complete, *without = [p.float() for p in results]
+    score = luf(complete, torch.stack(without))
+    right = [float((p.argmax(1) == y).double().mean()) for p in (complete, *without)]
+    return {"test_examples": len(y), "luf": score.luf, "luf_t": score.luf_t, "luf_l": score.luf_l,
+            "flips": list(score.flips), "accuracy": right[0],
+            "accuracy_mean": math.fsum(right[1:]) / len(without)}
 
 
 def luf_files(root: Path | None = None) -> StoredFiles:

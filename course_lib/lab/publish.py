@@ -11,7 +11,6 @@ from torch import nn
 
 from course_lib.checkpoints import layers
 from course_lib.errors import CourseError, pick, resolve
-from course_lib.fairness import Report
 from course_lib.files import Entries, StoredFiles, json_bytes, sha256_of
 from course_lib.models import build
 from course_lib.zoo import Root, model_files
@@ -97,16 +96,10 @@ def add_file(stored: StoredFiles, name: str, key: str, file: str, raw: bytes, **
     stored.change(edit)
 
 
-def add_reports(name: str, seed: int, reports: Sequence[Report], weights: str,
-                root: Root = None) -> None:
-    """Put reports of the model with these weights (sha256) into its record, those on the most
-    images first. They replace reports of the same attack, budget and images."""
-    add_rows(name, seed, "reports", [report.to_json() for report in reports], weights, root)
-
-
 def add_rows(name: str, seed: int, key: str, rows: Sequence[Row], weights: str,
              root: Root = None) -> None:
-    """Put rows into the record of the model with these weights (sha256), in place of the same."""
+    """Put "reports" or "scores" into the record of the model with these weights (sha256), in place
+    of older ones of the same."""
     stored, new, (same, order) = model_files(root), json.loads(json.dumps(rows)), ROWS[key]
 
     def edit(entries: Entries) -> dict[str, bytes]:
@@ -116,9 +109,8 @@ def add_rows(name: str, seed: int, key: str, rows: Sequence[Row], weights: str,
                               "Examine it again.")
         record, replaced = stored.read_json(files["record"]), [same(row) for row in new]
         old = [row for row in record.get(key, []) if same(row) not in replaced]
-        history = {k: record.pop(k) for k in ("history",) if k in record}  # it comes last
-        record |= {key: sorted([*old, *new], key=order), **history}
-        raw = json_bytes(record)
+        record[key] = sorted([*old, *new], key=order)
+        raw = json_bytes(dict(sorted(record.items(), key=lambda part: part[0] == "history")))
         files["record"] = {**files["record"], "sha256": sha256_of(raw)}
         return {str(files["record"]["file"]): raw}
 

@@ -17,15 +17,14 @@ from torch import Tensor, nn
 
 from course_lib import scores
 from course_lib.attacks import PGD
-from course_lib.data import Split, batches
+from course_lib.data import Split
 from course_lib.datasets.adult import GROUPS, UNITS
-from course_lib.errors import integer, pick
-from course_lib.evaluation import evaluate, named
+from course_lib.errors import pick
+from course_lib.evaluation import evaluate, named, per_image
 from course_lib.experiments import RECIPES
 from course_lib.experiments.scores import SCORE_BUDGETS
 from course_lib.inference import frozen, logits_of
 from course_lib.lab.examine import Case, Row, examine_all, models_with_weights
-from course_lib.lab.publish import add_rows
 from course_lib.machine import device
 from course_lib.zoo import entry, load_model, load_report, load_scores
 
@@ -72,28 +71,22 @@ def plan_of(name: str) -> Plan:
                 "data set that scores are planned for")
 
 
-def score_stored(patterns: Sequence[str], *, seeds: int | None = None, per_class: int | None = None,
-                 out: Path | str = "runs", models: Path | str, root: Path | None = None,
-                 **running: Any) -> list[Row]:
-    """Score every stored model that matches; the scores of all of them as rows.
-
-    `per_class` searches least budgets on so many examples of each class, instead of the plan's.
-    `running` is as in `sweep`.
-    """
+def score_stored(patterns: Sequence[str], *, seeds: int | None = None, out: Path | str = "runs",
+                 models: Path | str, root: Path | None = None, **running: Any) -> list[Row]:
+    """Score every stored model that matches; the scores of all of them as rows. `running` is as in
+    `sweep`."""
     models, cases = Path(models).absolute(), list[Case]()
     stored = models_with_weights(patterns, seeds, models)
     for model in stored:
         plan = plan_of(model[0])
-        count = plan.per_class if per_class is None else integer(per_class, "per_class", 1)
         cases += [Case(*model, attack, named(attack, eps), None, models, root)
                   for attack, eps in plan.budgets]
-        cases += [LeastCase(*model, search.estimator, search, count, models, root)
+        cases += [LeastCase(*model, search.estimator, search, plan.per_class, models, root)
                   for search in plan.searches]
     examine_all(cases, out, **running)
     for model in stored:
-        case = Case(*model, "", None, None, models, root)
-        rows = [*of_reports(case), *of_copies(case)]
-        add_rows(case.name, case.seed, "scores", rows, case.weights, models)
+        case = LeastCase(*model, "", None, None, models, root)  # on all examples, of no search
+        case.publish([*of_reports(case), *of_copies(case)])
     return [{"recipe": name, "seed": seed, **row} for name, seed, _ in stored
             for row in load_scores(name, seed=seed, root=models)]
 
@@ -119,19 +112,18 @@ class LeastCase(Case):
     def facts(self) -> Row:
         return {"told": repr(self.examiner), "counts": torch.bincount(self.split.y).tolist()}
 
-    def publish(self, results: Tensor) -> None:
-        """Put CRU_eps, from the least budgets on all batches, into the record."""
+    def row(self, results: Tensor) -> Row:
+        """CRU_eps from the least budgets on all batches."""
         y, censored, search = results[0].long(), results[2].bool(), self.examiner
         n = len(self.split.classes)
         least = scores.LeastEps(results[1], censored, round(float(results[3].sum())))
         by_class = least.by_class(y, n)
-        row = {"score": "CRU_eps", "estimator": search.estimator, "told": repr(search),
-               "cap": search.cap, "tolerance": search.tolerance, "increment": search.step,
-               "steps": least.steps, "classes": list(self.split.classes),
-               "counts": torch.bincount(y, minlength=n).tolist(), "by_class": by_class.tolist(),
-               "value": float(np.ptp(by_class)),
-               "censored": scores.class_means(censored, y, n).tolist()}
-        add_rows(self.name, self.seed, "scores", [row], self.weights, self.models)
+        return {"score": "CRU_eps", "estimator": search.estimator, "told": repr(search),
+                "cap": search.cap, "tolerance": search.tolerance, "increment": search.step,
+                "steps": least.steps, "classes": list(self.split.classes),
+                "counts": torch.bincount(y, minlength=n).tolist(), "by_class": by_class.tolist(),
+                "value": float(np.ptp(by_class)),
+                "censored": scores.class_means(censored, y, n).tolist()}
 
 
 def of_reports(case: Case) -> Iterator[Row]:
@@ -176,8 +168,8 @@ def of_copies(case: Case) -> Iterator[Row]:
         if same := [row for row in stored if key.items() <= row.items()]:
             yield same[0]
             continue
-        report = evaluate(case.model, case.split, partial(transferred, eps), early=False,
-                          count_clean=False, progress=False)
+        report = evaluate(case.model, case.split, partial(transferred, eps), count_clean=False,
+                          progress=False)
         yield {**key, "counts": list(report.nat.counts), "accuracy": 1 - report.rob.mean,
                "clean_accuracy": 1 - report.nat.mean, "by_class": report.rob.by_class.tolist(),
                "value": scores.cru_s(report)}
@@ -185,7 +177,5 @@ def of_copies(case: Case) -> Iterator[Row]:
 
 def confidences(model: nn.Module, split: Split) -> Tensor:
     """F(x)_1, the probability of class 1, of every example."""
-    where = next(model.parameters()).device
     with torch.no_grad(), frozen(model):
-        return torch.cat([logits_of(model, x.to(where)).softmax(1)[:, 1].cpu()
-                          for x, _ in batches(split, 1000)])
+        return per_image(model, split, lambda x, _: logits_of(model, x).softmax(1)[:, 1])

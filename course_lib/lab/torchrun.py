@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -83,26 +83,9 @@ class Group(training.Alone):
         _ask(dist.broadcast_object_list, box)
         return box[0]
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """A block that fails in every process if it fails in one, so that none waits for it."""
-        own, reasons = "", [""] * self.size
-        try:
-            yield
-        except BaseException as e:
-            own = f"{type(e).__name__}: {e}"
-            raise
-        finally:
-            # usually none fails, as a short exchange shows; where one fails, others may be gone
-            with suppress(CourseError) if own else nullcontext():
-                if self.any(bool(own)):
-                    _ask(dist.all_gather_object, reasons, own)
-        for rank, reason in enumerate(reasons):
-            if reason:
-                raise CourseError(f"Process {rank} of {self.size} (from 0) failed: {reason}")
-
 
 def _ask(exchange: Callable[..., Any], *words: Any, **named: Any) -> None:
+    """Exchange something. When one process fails, this ends the others, too."""
     try:
         exchange(*words, **named)
     except RuntimeError as e:

@@ -130,9 +130,9 @@ def list_models(*patterns: str, root: Root = None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=head).round(2).dropna(axis="columns", how="all")
 
 
-def stored_reports(root: Root = None, names: Sequence[str] = ()) -> list[Row]:
+def stored_reports(models: Root = None, names: Sequence[str] = ()) -> list[Row]:
     """One object per stored report: recipe, seed, attack, eps, classes, counts, nat, rob."""
-    return [{"recipe": m.name, "seed": m.seed, **r.to_json()} for m in stored_models(root, *names)
+    return [{"recipe": m.name, "seed": m.seed, **r.to_json()} for m in stored_models(models, *names)
             for r in m.reports]
 
 

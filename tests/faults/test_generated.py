@@ -158,7 +158,7 @@ KINDS = [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool, t
 CALLS: list[Callable[[Path], Any]] = [
     lambda root: str(list_models(root=root)) + list_models(root=root)._repr_html_(),
     lambda root: results(root=root).to_string(), lambda root: load_record(MODEL, root=root),
-    lambda root: load_report(MODEL, root=root), lambda root: list(doctor.models()),
+    lambda root: load_report(MODEL, root=root), lambda root: doctor.models(),
     lambda root: str(compare([MODEL, OTHER], root=root))]
 
 

@@ -244,5 +244,5 @@ def test_mixed_devices_and_the_explorer(gpu: StandIn) -> None:
 
 def test_sweep(tmp_path: Path, gpu: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     with_tiny_recipes(monkeypatch)
-    assert len(sweep(["tiny/*"], seeds=1, out=tmp_path, models=tmp_path, jobs=1, progress=False,
-                     backend="sequential")) == 2 and gpu.uploads
+    assert len(sweep(["tiny/*"], seeds=1, out=tmp_path, models=tmp_path, jobs=1,
+                     progress=False)) == 2 and gpu.uploads

@@ -1,5 +1,5 @@
-"""A sweep gives the same bits on any backend, and a dask cluster loses a worker without losing its
-work."""
+"""A sweep gives the same bits in one process and on a dask cluster, which may lose a worker without
+losing its work."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ def test_a_killed_worker_costs_nothing_and_nothing_is_repeated(tmp_path: Path) -
     """From a shell, and to the bit what one process comes to, one task after the other."""
     alone, mark, written = tmp_path / "alone", tmp_path / "killed", []
     sweep(["exp1/natural"], seeds=2, limit=200, epochs=2, out=alone / "runs",
-          models=alone / "models", backend="sequential", jobs=1, progress=False)
+          models=alone / "models", jobs=1, progress=False)
     with (distributed.LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1",
                                    dashboard_address=":0", silence_logs="CRITICAL") as cluster,
           distributed.Client(cluster, set_as_default=False) as client):

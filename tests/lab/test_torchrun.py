@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course_lib import recipes, training
-from course_lib.__main__ import leave, main
+from course_lib.__main__ import main, program
 from course_lib.checkpoints import Store
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
@@ -38,7 +38,6 @@ from tests.test_training import (
     OPTIM,
     Memory,
     Remembering,
-    failing_at,
     listening,
     train,
     validate,
@@ -222,47 +221,16 @@ def test_a_signal_to_one_stops_both_after_the_same_batch(pair: Pair, who: int,
     assert pair(stopped, who, signals) == [(9, [7, 9], True), (9, [], True)]
 
 
-def failing(rank: int, who: int, where: str) -> tuple[str, list[int], bool]:
-    store, model, told, method = Memory(), Small(), "", Remembering(3)
-    fail = failing_at(5) if rank == who else failing_at()
-    checked = validate if where != "validate" else lambda *words: fail() or validate(*words)
-    if where != "validate":
-        method = dataclasses.replace(method, **{where: fail})
-    try:
-        train(method, validate=checked, store=store, model=model)
-    except (ArithmeticError, CourseError) as e:
-        told = f"{type(e).__name__}: {e}"
-    _, state = store.latest() or (0, {"model": model.state_dict()})
-    clean = all(torch.equal(v, state["model"][k]) for k, v in model.state_dict().items())
-    saves, words = sorted(store.saves), {"method": Remembering(3), "validate": validate}
-    same = equal(result(train(**words)), result(train(**words, store=store)))
-    return told, saves, clean and same
-
-
-@pytest.mark.parametrize(("who", "where", "saves"),
-                         [(1, "after", [4]), (0, "before", [4]), (0, "validate", [7, 10])])
-def test_what_fails_in_one_fails_in_both_and_nothing_is_lost(pair: Pair, who: int, where: str,
-        saves: list[int]) -> None:
-    found, reason = pair(failing, who, where), "ArithmeticError: stopped here on purpose"
-    assert found[who][0] == reason and found[0][2] and found[1][2]
-    assert found[1 - who][0] == f"CourseError: Process {who} of 2 (from 0) failed: {reason}"
-    assert found[0][1] == saves and found[1][1] == []
-
-
 def kept(rank: int, folder: str) -> dict[str, Any]:
     train(store=Store(folder), epochs=1)
     return dict(json.loads((Path(folder) / "store.json").read_text())["environment"])
 
 
 def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
-    assert all(e["processes of torchrun"] == 2 for e in pair(kept, str(tmp_path / "two")))
+    assert all(e["processes of torchrun"] == 2 for e in pair(kept, str(tmp_path)))
     with pytest.raises(CourseError,
                        match=r"processes of torchrun is not given, was 2\. Restore these settings"):
-        kept(0, str(tmp_path / "two"))
-    assert "processes of torchrun" not in kept(0, str(tmp_path / "one"))
-    first, second = pair(kept, str(tmp_path / "one"))
-    assert "processes of torchrun is 2, was not given" in str(first)
-    assert str(second) == f"Process 0 of 2 (from 0) failed: {type(first).__name__}: {first}"
+        kept(0, str(tmp_path))
 
 
 def test_a_restart_does_not_meet_the_dead() -> None:
@@ -294,17 +262,17 @@ def end_of(out: Path) -> str:
     return json.dumps([step, {**state, "seconds": 0}], default=Tensor.tolist)
 
 
-def killed(*words: str) -> int:
-    """The course's command line, in a process that is killed where KILLS says, each once."""
+def killed() -> None:
+    """The course's program, in a process that is killed where KILLS says, each once."""
     steps, me = iter(range(1, 1000)), (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"])
 
     def kill(*_: Any) -> None:
         if next(steps) == KILLS.get(me):
-            Path(f"{words[-1]}.kill-{me[1]}").touch()
+            Path(f"{sys.argv[-1]}.kill-{me[1]}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
     register_optimizer_step_post_hook(kill)
-    return main(words)
+    program()
 
 
 def test_killed_processes_are_started_again_and_end_with_the_same_weights(
@@ -339,4 +307,4 @@ def test_killed_processes_are_started_again_and_end_with_the_same_weights(
 
 
 if __name__ == "__main__":
-    leave(killed(*sys.argv[1:]))
+    killed()

@@ -226,4 +226,4 @@ def test_b3_b4_offline_advice_is_right_and_in_the_shells_words(
         assert main(words.split()) == code
     out, err = capsys.readouterr()
     assert "root=" not in err and "limit=" not in err
-    assert re.search(say, err) and ("errors on 10" in out) == (not code)
+    assert re.search(say, err) and ("Attack: pgd10 8/255" in out) == (not code)

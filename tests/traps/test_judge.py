@@ -145,7 +145,7 @@ def test_h18_at_keeps_its_reach(test: Split) -> None:
 def test_a11_a_table_is_attacked_in_its_own_units(capsys: pytest.CaptureFixture[str]) -> None:
     name = "scores/adult-robust"
     assert shell.main(["evaluate", name, "--per-class", "50"]) == 0
-    assert "pgd20-adult with a budget of 10 units" in capsys.readouterr().out
+    assert "Attack: pgd20-adult 10 units" in capsys.readouterr().out
     report = evaluate(name, examine.examined_images(name, 50), progress=False)
     assert (report.attack, report.eps) == ("pgd20-adult", 10)
     with warnings.catch_warnings():

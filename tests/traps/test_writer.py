@@ -28,7 +28,7 @@ from course_lib.errors import CourseError
 from course_lib.fairness import Report
 from course_lib.files import OLD, check_writable, download, sha256_of
 from course_lib.lab import sweep
-from course_lib.lab.publish import add_file, add_reports, publish
+from course_lib.lab.publish import add_file, add_rows, publish
 from course_lib.methods import METHODS
 from course_lib.models import build
 from course_lib.native import build as kernels
@@ -65,7 +65,8 @@ def amended(wrong: int) -> Report:
 
 
 def amend(root: Path, wrong: int) -> None:
-    add_reports(NAME, 0, [amended(wrong)], manifest(root)[NAME]["0"]["weights"]["sha256"], root)
+    add_rows(NAME, 0, "reports", [amended(wrong).to_json()],
+             manifest(root)[NAME]["0"]["weights"]["sha256"], root)
 
 
 def readable(root: Path) -> dict[str, Any]:
@@ -190,7 +191,7 @@ def test_h6_folders_are_checked_before_a_training(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("course_lib.recipes.fit", lambda *_, **__: pytest.fail("it trains"))
     with pytest.raises(CourseError, match="Cannot write .*file.*choose a folder"):
         sweep.sweep(["tiny/first"], seeds=1, out=tmp_path / "runs", models=tmp_path / "file",
-                    backend="sequential", progress=False)
+                    jobs=1, progress=False)
     usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(CourseError, match="0.0 MB free, and this needs 2.9 MB. Free some space"):
