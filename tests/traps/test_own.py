@@ -173,12 +173,6 @@ def test_a_benchmark_shows_the_stored_reports_of_the_same_images() -> None:
     assert rows.index[-1] == "exp4/gairat" and MISSED in rows.loc["exp4/gairat", "warnings"]
     assert table["pgd20 worst"][1:-1].is_monotonic_increasing
     assert len(table.shown().columns) <= 7 and "10,000 images" in repr(table)
-    assert table.by_class(beside=1)["mine"].mean() == pytest.approx(rows.loc["mine", "pgd20"])
-    ax = table.plot(beside=1)
-    assert len(ax.containers) >= 2 and list(table.by_class(beside=0)) == ["class", "mine"]
-    plots.plt.close(ax.figure)
-    with pytest.raises(CourseError, match="Unknown attack of this benchmark 'autoattack'"):
-        table.plot(attack="autoattack")
 
 
 def test_a_quick_benchmark_attacks_the_stored_ones_and_is_judged() -> None:
