@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from course_lib.errors import CourseError, resolve
+from course_lib.errors import UNFIT, CourseError, resolve
 
 Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
 
@@ -96,11 +96,6 @@ class Report:
         """One row per class in percent: a DataFrame, which is also how a report shows itself."""
         return resolve("course_lib.tables.display:of_classes")(self)
 
-    def plot(self, ax: Any = None, **words: Any) -> Any:
-        """Standard and robust errors per class as bars, with the options of plots.class_bars."""
-        pair = {"standard error": self, "robust error": self}
-        return resolve("course_lib.plots:class_bars")(pair, ax, **{"kind": ("nat", "rob")} | words)
-
     def __repr__(self) -> str:
         return repr(self.frame())
 
@@ -125,8 +120,7 @@ class Report:
             return cls(errors["nat"], errors["rob"], tuple(map(str, row["classes"])),
                        str(row["attack"]), float(row["eps"]), errors.get("flips"),
                        tuple(map(str, row.get("warnings", ()))))
-        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError,
-                ArithmeticError) as e:
+        except UNFIT as e:
             raise CourseError(f"Not a report ({type(e).__name__}: {e}). One needs attack, eps, "
                               "classes, counts, nat and rob.") from None
 

@@ -27,7 +27,7 @@ from course_lib.errors import CourseError, pick, several
 from course_lib.explorer.curves import ATTACK, Curve, compute_curve
 from course_lib.explorer.sources import Source, images_of, in_hand, stored
 from course_lib.fairness import Report
-from course_lib.scores import success
+from course_lib.scores import class_means, success
 
 STORED = "stored"  # PGD-20 on every test image, whose predictions are stored beside the models
 SLOW = PGD(step_size=0.4 / 255, steps=100, start="clean")  # small steps, to count them
@@ -278,12 +278,13 @@ def image(x: Explorer, choice: Choice) -> str:
 
 
 @lru_cache
-def walks(source: Source, eps: int, n: int) -> tuple[Tensor, diagnostics.Steps]:
-    """Confusion over the attack's steps, and steps until each image is wrong, on the first n images
-    of each class."""
+def walks(source: Source, eps: int, n: int) -> tuple[Tensor, list[float]]:
+    """Confusion over the attack's steps, and each class's mean steps until an image is wrong, on
+    the first n images of each class."""
     part, level = images_of(source.classes).per_class(n), eps / 255
+    t, y = diagnostics.steps_to_wrong(source.model, part, SLOW.at(level))
     return (diagnostics.confusion_path(source.model, part, diagnostics.QUICK.at(level)),
-            diagnostics.steps_to_wrong(source.model, part, SLOW.at(level)))
+            class_means(t, y, len(part.classes)).tolist())
 
 
 def sides(x: Explorer, choice: Choice) -> str:
@@ -292,7 +293,7 @@ def sides(x: Explorer, choice: Choice) -> str:
     curves, label = {m: x.curve(m, choice) for m in choice.models}, x.detail(choice).label
     classes, (over, soon, to) = curves[label].classes, x.axes(3, 11, 3.8)
     walked = {m: walks(x.source(m), choice.eps, choice.per_class) for m in curves}
-    steps = {m: withstood.mean.tolist() for m, (_, withstood) in walked.items()}
+    steps = {m: means for m, (_, means) in walked.items()}
     target = {m: diagnostics.targets(c.confusion(choice.eps), own=False) for m, c in curves.items()}
     right = diagnostics.kept(walked[label][0])
     plots.class_curves(100 * right, classes, over, x=range(len(right)),

@@ -374,7 +374,7 @@ DOORS: dict[str, Any] = {  # what each one takes
     "split.take": [[0, 1]], "split.images": [[0]], "split.joined": [SPLIT], "split.masked": [1],
     "split.per_class": [2], "tiny.without": [["cat"]], "attack.at": [0.1], "AutoAttack.at": [
         HOME.AutoAttack(), 0.1], "attack.walk": [NETWORK, SPLIT.x, SPLIT.y],
-    "path": [NETWORK, SPLIT.x, SPLIT.y], "report.plot": [AX],
+    "path": [NETWORK, SPLIT.x, SPLIT.y],
     "Report.from_json": [REPORT.to_json()], "lesson.check": ["00.crossing", [1, 2]],
     "lesson.hint": ["00.crossing"], "pick": [{"a": 1}, "a", "recipe"], "integer": [1, "n", 0],
     "matching": [["a/b"], "a"], "instead": [["a/b"], "a"], "plots.axes": [AX], "plots.panels": [2],
