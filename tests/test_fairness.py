@@ -77,7 +77,8 @@ ROW = report().to_json()
     (lambda: Report(A, A, THREE, "pgd20", math.nan), "not below 0"),
     *[(lambda row=row: Report.from_json(row), ".") for row in (
         {}, [], None, {**ROW, "nat": None}, {**ROW, "nat": [0.1, 0.2]}, {**ROW, "eps": "big"},
-        {**ROW, "nat": [0.1, 0.2, math.nan]}, {**ROW, "classes": ["a"]})]])
+        {**ROW, "nat": [-1] * 3}, {**ROW, "nat": [0.1, 0.2, math.nan]}, {**ROW, "eps": -1.0},
+        {**ROW, "eps": math.inf}, {**ROW, "classes": ["a"]})]])
 def test_errors_and_reports_that_cannot_be(make, says):
     with pytest.raises(CourseError, match=says):
         make()

@@ -11,17 +11,7 @@ from course_lib import diagnostics as d
 from course_lib.fairness import Errors
 from course_lib.inference import predict
 from course_lib.lessons.scores import PRINTED, differences
-from course_lib.scores import (
-    LeastEps,
-    cau,
-    class_means,
-    cru_eps,
-    cru_s,
-    eou,
-    grid_eps,
-    least_eps,
-    luf,
-)
+from course_lib.scores import LeastEps, cau, cru_eps, cru_s, eou, grid_eps, least_eps, luf
 from course_lib.tables import compare_scores, score_results
 from course_lib.zoo import load_scores
 from tests.helpers import Linear, Small, images, labels, left_alone, seeded, split
@@ -205,7 +195,7 @@ def test_steps_on_a_linear_model():
     data = Split(flat(0.55, 0.51, 0.4, 0.59, 0.7), torch.ones(5, dtype=torch.int64), ("a", "b"))
     t, y = d.steps_to_wrong(Threshold(), data, PGD(0.1, 0.02, 20, start="clean"))
     assert t.tolist() == [3, 1, 0, 5, 20]
-    means = class_means(t, y, 2)
+    means = d.class_means(t, y, 2)
     assert np.isnan(means[0]) and means[1] == pytest.approx(29 / 5)
 
 

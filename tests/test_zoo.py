@@ -277,6 +277,7 @@ def saved(values, kind=torch.float32):
     (WEIGHTS, lambda raw: saved([0, math.nan, 0]), "fc2.bias .* hold NaN"),
     (WEIGHTS, lambda raw: saved([0, 0, math.inf]), "fc2.bias .* infinity"),
     (WEIGHTS, lambda raw: saved([0] * 3, torch.float64), "do not fit LeNet5: fc2.bias"),
+    (WEIGHTS, lambda raw: safetensors.torch.save({}), "do not fit LeNet5: conv1"),
     (WEIGHTS, lambda raw: b"PK\3\4" + bytes(100), "the weights cannot be read"),
     (RECORD, lambda raw: raw.replace(b"lenet5", b"lenet6"), "Unknown model 'lenet6'"),
     (RECORD, lambda raw: raw.replace(b'"dog",', b'"dog","cow",', 1), "do not fit LeNet5: fc2"),

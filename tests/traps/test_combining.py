@@ -143,10 +143,8 @@ def test_h2_models_of_different_data_are_refused(call: Callable[[], Any]) -> Non
         call()
 
 
-def test_c_one_report_can_be_drawn_and_two_names_compared() -> None:
-    r = report()
-    assert sorted(heights(plots.class_bars(r))) == sorted(r.rob.by_class)
-    assert set(compare("exp2/control", "exp2/reweight-05")["recipe"]) == {"exp2/reweight-05"}
+def test_c_one_report_can_be_drawn() -> None:
+    assert sorted(heights(plots.class_bars(report()))) == sorted(report().rob.by_class)
 
 
 def test_a7_bytes_are_scaled_and_other_numbers_refused() -> None:
@@ -173,9 +171,3 @@ def test_h12_warnings_stand_below_report_and_figure() -> None:
     r = replace(report(), warnings=("all logits are NaN",))
     for text in (repr(r), r._repr_html_(), plots.class_bars(r).get_xlabel()):
         assert "! all logits are NaN" in text
-
-
-def test_h29_numbers_that_cannot_be_are_no_report() -> None:
-    for change in ({"nat": [-1] * 3}, {"eps": float("nan")}, {"eps": float("inf")}, {"eps": -1.0}):
-        with pytest.raises(CourseError, match="below 0"):
-            Report.from_json({**report().to_json(), **change})
