@@ -214,15 +214,13 @@ def load_scores(name: str, *, seed: int = 0, root: Root = None) -> list[dict[str
 def combine(reports: Iterable[Report], ignore: str = "") -> list[Report]:
     """The reports with their classes in the first one's order, so that they can be compared.
 
-    They share their classes (by name), the images of each, attack and budget; an attack without a
-    name is any. `ignore` names facts that may differ, such as "attack budget".
+    They share the images of each class (by its name), attack and budget; an attack without a name
+    is any. `ignore` names facts that may differ, such as "attack budget".
     """
     if not (reports := list(reports)):
         raise CourseError("There is no report; give one or more, such as load_report(name).")
-    facts = [{"classes": ", ".join(sorted(r.classes) if len({*r.classes}) == len(r.classes) else
-                                   r.classes),  # classes of one name have only their place
-              "images": ", ".join(f"{n} {c}" for c, n in images_of(r)),
-              "attack": r.attack, "budget": budget(r.eps)} for r in reports]
+    facts = [{"images": ", ".join(f"{n} {c}" for c, n in images_of(r)), "attack": r.attack,
+              "budget": budget(r.eps)} for r in reports]
     for what, given in ((w, dict.fromkeys(f[w] for f in facts if f[w])) for w in [*facts[0]]):
         if len(given) > 1 and what not in ignore:
             raise CourseError(f"The reports differ in their {what}: {' / '.join(given)}. Give "
@@ -240,8 +238,10 @@ def _in_order(report: Report, classes: tuple[str, ...]) -> Report:
 
 
 def images_of(report: Report) -> tuple[tuple[str, int], ...]:
-    """What a report's images are known by: how many of each class."""
-    return tuple(sorted(zip(report.classes, report.nat.counts, strict=True)))
+    """What a report's images are known by: how many of each class, in the order of their names.
+    Classes of one name have only their place."""
+    of_class = tuple(zip(report.classes, report.nat.counts, strict=True))
+    return of_class if len({*report.classes}) < len(of_class) else tuple(sorted(of_class))
 
 
 def under(reports: Sequence[Report], attack: str | None, eps: float | None) -> list[Report]:

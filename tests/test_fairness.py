@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, ttest_1samp
 
 from course_lib import CourseError
-from course_lib.fairness import Errors, Report, Spread, t95, wilson
+from course_lib.fairness import Errors, Report, Spread, wilson
 from course_lib.tables import chance_range, interval, permuted_ranges, prediction, verdict
 from tests.helpers import THREE, report
 
@@ -21,11 +21,6 @@ def test_wilson_is_scipys_lies_around_the_rate_and_mirrors(case):
                                         abs=1e-12)
     assert 0 <= low <= wrong / n + 1e-12 and wrong / n - 1e-12 <= high <= 1 and low < high
     assert wilson(n - wrong, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
-
-
-def test_t95_against_a_printed_table():
-    for df, point in ((1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262), (30, 2.042), (10**9, 1.96)):
-        assert t95(df) == pytest.approx(point, abs=6e-4)
 
 
 def test_spread_by_hand_and_by_scipy():

@@ -150,7 +150,7 @@ OTHER = Report(report().nat, report().rob, (*FASHION[1:], "Cap"))
     (lambda: plots.class_bars({"m": []}), "No model to draw"),
     (lambda: plots.class_bars({"m": report()}, kind="clean"), "Unknown kind of error 'clean'"),
     (lambda: plots.class_bars({"m": report()}, kind=["nat", "rob"]), "2 kinds of error for 1 mo"),
-    (lambda: plots.class_bars({"m": report(), "n": OTHER}), "differ in their classes"),
+    (lambda: plots.class_bars({"m": report(), "n": OTHER}), "differ in their images"),
     (lambda: plots.cost_of_robustness(seeds(), seeds()[:2]), "3 natural reports for 2 robust"),
     (lambda: plots.side_by_side({"a": report(), "b": replace(report(), eps=0.1)}), "their budget"),
     (lambda: plots.bars({"A": [0.1], "B": [0.1, 0.2]}, ["men", "women"], ylabel=""),

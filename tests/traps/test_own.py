@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import course_lib
-from course_lib import MODELS, PGD, RECIPES, Split, benchmark, build, evaluate, load, plots
+from course_lib import MODELS, RECIPES, benchmark, build, evaluate, load, plots
 from course_lib.errors import CourseError, CourseWarning
 from course_lib.explorer.sources import from_folder
 from course_lib.explorer.views import Choice, Explorer
@@ -22,7 +22,7 @@ from course_lib.lab import doctor
 from course_lib.lab.publish import save_model
 from course_lib.tables import MISSED
 from course_lib.zoo import entry, load_model, load_report, model_files
-from tests.helpers import Linear, Small, same_weights, split
+from tests.helpers import Linear, Small, same_weights
 from tests.traps.test_judge import Around
 
 FASHION_DATA = load("fashion-mnist", limit=100)
@@ -173,6 +173,8 @@ def test_a_benchmark_shows_the_stored_reports_of_the_same_images() -> None:
     assert rows.index[-1] == "exp4/gairat" and MISSED in rows.loc["exp4/gairat", "warnings"]
     assert table["pgd20 worst"][1:-1].is_monotonic_increasing
     assert len(table.shown().columns) <= 7 and "10,000 images" in repr(table)
+    own = benchmark(load_model("exp1/natural"), (FASHION.x[:40], FASHION.y[:40]), progress=False)
+    assert len(own) == 1 and "Data: your own." in repr(own)
 
 
 def test_a_quick_benchmark_attacks_the_stored_ones_and_is_judged() -> None:
@@ -186,26 +188,6 @@ def test_a_quick_benchmark_attacks_the_stored_ones_and_is_judged() -> None:
     assert MISSED in rows.loc["blind", "warnings"] and "! " in repr(table)
     expected = evaluate("exp2/control", FASHION.per_class(2), "cw20", progress=False)
     assert rows.loc["exp2/control", "cw20"] == pytest.approx(100 * expected.rob.mean)
-
-
-@given(n=st.integers(0, 12), classes=st.integers(1, 4), per_class=st.none() | st.integers(-1, 4),
-       outputs=st.integers(1, 4), auto=st.sampled_from([False, 0, None, -1, "x"]),
-       as_pair=st.booleans())
-def test_a_benchmark_is_a_table_or_a_sentence(n: int, classes: int, per_class: int | None,
-                                              outputs: int, auto: Any, as_pair: bool) -> None:
-    data = split(max(n, 1), (1, 2, 2), tuple("abcd"[:classes])).take(slice(0, n))
-    model = Linear((1, 2, 2), outputs, dtype=torch.float32)
-    given_ = (data.x, data.y) if as_pair and n else data
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CourseWarning)
-        try:
-            table = benchmark(model, given_, progress=False, per_class=per_class, autoattack=auto)
-        except CourseError:
-            return
-        data = Split.of(given_)
-        mine = evaluate(model, data if per_class is None else data.per_class(per_class),
-                        PGD(steps=20), progress=False)
-    assert table["standard"].tolist() == [pytest.approx(100 * mine.nat.mean)] and len(table) == 1
 
 
 def test_d_a_network_in_hand_stands_beside_stored_ones_of_its_classes() -> None:
