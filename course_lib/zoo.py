@@ -274,18 +274,15 @@ def load_reports(name: str, *, attack: str = "pgd20", eps: float = 8 / 255,
 
 
 def load_report(name: str, *, seed: int = 0, attack: str = "pgd20", eps: float = 8 / 255,
-                per_class: int | None = None, root: Root = None) -> Report:
-    """A stored report of one model: on the whole test set, or on its first `per_class` images of
-    each class."""
+                root: Root = None) -> Report:
+    """A stored report of one model, the one on the most images."""
     stored = _stored_model(name, seed, entry(name, seed, root), root).reports
-    if fits := [r for r in under(stored, attack, eps)
-                if per_class is None or {*r.nat.counts} == {per_class}]:
-        return max(fits, key=lambda r: sum(r.nat.counts))
-    on = "" if per_class is None else f" on {per_class} images per class"
+    if mine := under(stored, attack, eps):
+        return max(mine, key=lambda r: sum(r.nat.counts))
     listed = ", ".join(f"{r.attack} at {budget(r.eps)} on {sum(r.nat.counts):,} images"
                        for r in stored)
-    raise CourseError(f"No report of {name} under {attack} at {budget(eps)}{on} is stored. There "
-                      f"is: {listed}.")
+    raise CourseError(f"No report of {name} under {attack} at {budget(eps)} is stored. There is: "
+                      f"{listed}.")
 
 
 def flagged(reports: Sequence[Report], eps: float = 8 / 255) -> bool:

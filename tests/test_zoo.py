@@ -101,8 +101,6 @@ def test_reports_by_seed_are_on_the_same_images(root):
     assert [r.rob.counts for r in found] == [(5, 5, 5), (5, 5, 5)]
     assert len(load_reports("c/examined", root=root)) == 3
     assert load_report("c/examined", seed=1, attack="autoattack", root=root).rob.counts[2] == 20
-    words = {"attack": "autoattack", "per_class": 5, "root": root}
-    assert load_report("c/examined", seed=1, **words).rob.counts == (5, 5, 5)
     assert load_report(NAME, eps=16 / 255, root=root).rob.wrong == (6, 9, 9)
     for call, say in ((lambda: load_reports("c/examined", eps=0.1, root=root), "No report of c/ex"),
                       (lambda: load_reports("c/no", root=root), "Unknown model"),
