@@ -163,6 +163,7 @@ def test_e10_the_flag_is_the_average_or_the_worst_class() -> None:
     weak = report(rob=(4, 8, 7))
     for rob, says in (((4, 8, 8), False), ((6, 8, 9), True), ((4, 9, 7), True)):
         assert flagged([weak, report(rob=rob, attack="autoattack")]) == says
+    assert not flagged([weak, report(rob=(9, 9, 9), counts=(10, 10, 10), attack="autoattack")])
     warned = results("cifar10/*", attack="pgd20").query("warnings != ''")["recipe"]
     assert {*warned} == {"cifar10/bat", "cifar10/pgd-at", "cifar10/trades-6"}  # as in the README
 

@@ -232,6 +232,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "eps by zero": (lambda: PGD(eps="8/0"), "eps is '8/0'"),
     "seed": (lambda: quiet(Small(), split(), seed=-1), "seed is -1"),
     "outside the box": (lambda: quiet(Small(), split(), lambda x, y: x - 1), r"in \[0, 1\]; given"),
+    "above the box": (lambda: quiet(Small(), split(), lambda x, y: x + 1), r"in \[0, 1\]; given"),
     "no images": (lambda: quiet(Small(), split(), lambda x, y: None), "The attack gave NoneType"),
     "fewer images": (lambda: quiet(Small(), split(), lambda x, y: x[:1]), "of shape"),
 }
