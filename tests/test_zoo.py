@@ -116,12 +116,17 @@ def test_reports_by_seed_are_on_the_same_images(root):
 
 @pytest.mark.parametrize("change", [  # more of them in tests/faults/test_zoo_generated.py
     {"eps": -1}, {"eps": float("nan")}, {"eps": 10**400}, {"counts": [[1], [2], [3]]},
-    {"classes": 5}, {"rob": [0.1, 0.4, 0.3]}])
+    {"classes": 5}, {"rob": [0.1, 0.4, 0.3]}, None])
 def test_a_damaged_report_is_left_out_and_named_once(root, change):
     """Findings H4 and H29: one bad record hides no other; the model itself is refused."""
-    store(root, NAME, 0, {**report().to_json(), **change})
-    with pytest.raises(CourseError, match="exp1/natural: its record is damaged"):
+    if change is None:
+        (root / RECORD).write_text("{")
+    else:
+        store(root, NAME, 0, {**report().to_json(), **change})
+    with pytest.raises(CourseError, match="exp1/natural: its record is|seed0.json is damaged"):
         load_report(NAME, root=root)
+    with pytest.warns(UserWarning), pytest.raises(CourseError, match="share no seed"):
+        compare(NAME, "exp9/grid", root=root)
     rest = [(NAME, 1), (NAME, 10), ("exp9/grid", 0)]
     for call in (lambda: list_models(root=root), lambda: results(root=root, level="seed"),
                  lambda: pd.DataFrame(stored_reports(root=root))):
