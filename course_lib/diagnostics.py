@@ -6,9 +6,6 @@
                   distribution.
 """
 
-from dataclasses import dataclass
-
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -84,24 +81,11 @@ def from_uniform(p: Tensor) -> Tensor:
     return (p - 1 / p.shape[-1]).abs().sum(-1) / 2
 
 
-@dataclass(frozen=True)
-class Steps:
-    """The step at which each image is first misclassified: 0 where it is wrong without an attack,
-    K where it never is, so that the mean of a class is a lower bound."""
-
-    t: Tensor  # [N]
-    y: Tensor
-    classes: tuple[str, ...]
-
-    @property
-    def mean(self) -> np.ndarray:
-        """The mean per class."""
-        return class_means(self.t, self.y, len(self.classes))
-
-
 def steps_to_wrong(model: nn.Module, split: Split, attack: PGD = SLOW, *, batch: int = 500,
-                   seed: int = 0) -> Steps:
-    """Source-class fairness: how many steps of the attack each image withstands."""
+                   seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Source-class fairness: the step t [N] at which each image is first misclassified, and its
+    label [N]. t is 0 where an image is wrong without an attack, and K where it never is, so that
+    the mean of a class is a lower bound."""
     generator = torch.Generator().manual_seed(seed)
 
     def count(x: Tensor, y: Tensor) -> Tensor:
@@ -109,7 +93,7 @@ def steps_to_wrong(model: nn.Module, split: Split, attack: PGD = SLOW, *, batch:
         return torch.stack([walk.t_wrong, y])
 
     t, y = per_image(model, split, count, batch=batch)
-    return Steps(t, y, split.classes)
+    return t, y
 
 
 def boundary_distance(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+# what Python raises where a value is of another kind or size than was expected
+UNFIT = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
 
 
 class CourseError(Exception):

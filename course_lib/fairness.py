@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from course_lib.errors import CourseError, resolve
+from course_lib.errors import UNFIT, CourseError, resolve
 
 Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
 
@@ -125,8 +125,7 @@ class Report:
             return cls(errors["nat"], errors["rob"], tuple(map(str, row["classes"])),
                        str(row["attack"]), float(row["eps"]), errors.get("flips"),
                        tuple(map(str, row.get("warnings", ()))))
-        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError,
-                ArithmeticError) as e:
+        except UNFIT as e:
             raise CourseError(f"Not a report ({type(e).__name__}: {e}). One needs attack, eps, "
                               "classes, counts, nat and rob.") from None
 
@@ -180,8 +179,6 @@ class Spread:
 
 def class_spreads(errors: Sequence[Errors]) -> list[Spread]:
     """The spread over seeds of each class's error; `errors` has one entry per seed."""
-    if len({len(e.counts) for e in errors}) != 1:
-        raise CourseError(f"Give the errors of the same classes, one entry per seed: {errors}.")
     return [Spread.of(of_class) for of_class in zip(*(e.by_class for e in errors), strict=True)]
 
 

@@ -120,6 +120,14 @@ def stored_models(root: Root = None, *patterns: str) -> list[StoredModel]:
     return models
 
 
+def seeds_of(*names: str, root: Root = None) -> list[StoredModel]:
+    """The stored models of these recipes, all seeds."""
+    stored = {name: seeds for name, seeds in manifest(root).items() if seeds}
+    for name in names:
+        pick(stored, name, "model")
+    return [m for m in stored_models(root, *names) if m.name in names]
+
+
 def _stored_model(name: str, seed: int, files: dict[str, Any], root: Root) -> StoredModel:
     record = model_files(root).read_json(files.get("record", {}))
     try:
@@ -206,15 +214,13 @@ def load_scores(name: str, *, seed: int = 0, root: Root = None) -> list[dict[str
 def combine(reports: Iterable[Report], ignore: str = "") -> list[Report]:
     """The reports with their classes in the first one's order, so that they can be compared.
 
-    They share their classes (by name), the images of each, attack and budget; an attack without a
-    name is any. `ignore` names facts that may differ, such as "attack budget".
+    They share the images of each class (by its name), attack and budget; an attack without a name
+    is any. `ignore` names facts that may differ, such as "attack budget".
     """
     if not (reports := list(reports)):
         raise CourseError("There is no report; give one or more, such as load_report(name).")
-    facts = [{"classes": ", ".join(sorted(r.classes) if len({*r.classes}) == len(r.classes) else
-                                   r.classes),  # classes of one name have only their place
-              "images": ", ".join(f"{n} {c}" for c, n in images_of(r)),
-              "attack": r.attack, "budget": budget(r.eps)} for r in reports]
+    facts = [{"images": ", ".join(f"{n} {c}" for c, n in images_of(r)), "attack": r.attack,
+              "budget": budget(r.eps)} for r in reports]
     for what, given in ((w, dict.fromkeys(f[w] for f in facts if f[w])) for w in [*facts[0]]):
         if len(given) > 1 and what not in ignore:
             raise CourseError(f"The reports differ in their {what}: {' / '.join(given)}. Give "
@@ -232,65 +238,58 @@ def _in_order(report: Report, classes: tuple[str, ...]) -> Report:
 
 
 def images_of(report: Report) -> tuple[tuple[str, int], ...]:
-    """What a report's images are known by: how many of each class."""
-    return tuple(sorted(zip(report.classes, report.nat.counts, strict=True)))
+    """What a report's images are known by: how many of each class, in the order of their names.
+    Classes of one name have only their place."""
+    of_class = tuple(zip(report.classes, report.nat.counts, strict=True))
+    return of_class if len({*report.classes}) < len(of_class) else tuple(sorted(of_class))
 
 
-def by_images(reports: Sequence[Report], attack: str, eps: float) -> dict[tuple[int, ...], Report]:
-    """The reports of an attack ("" is any) with this budget, by their images per class."""
-    return {r.nat.counts: r for r in reversed(reports)
-            if not attack or (r.attack == attack and abs(r.eps - eps) < 1e-6)}
+def under(reports: Sequence[Report], attack: str | None, eps: float | None) -> list[Report]:
+    """The reports of an attack with this budget; None is any."""
+    return [r for r in reports if attack in (None, r.attack)
+            and (eps is None or abs(r.eps - eps) < 1e-6)]
 
 
-def columns(models: Mapping[K, Sequence[Report]], attack: str, eps: float,
-            size: int | None = None) -> list[dict[K, Report]]:
+def columns(models: Mapping[K, Sequence[Report]], attack: str | None = None,
+            eps: float | None = None, size: int | None = None) -> list[dict[K, Report]]:
     """The models' reports under an attack, those on the same images together: first those on the
     images that most models share, then on the most. With `size`, only those on so many images."""
     found: dict[Any, dict[K, Report]] = {}
     for key, mine in models.items():
-        for report in by_images(mine, attack, eps).values():
+        for report in under(mine, attack, eps):
             if size in (None, sum(report.nat.counts)):
-                found.setdefault(images_of(report), {})[key] = report
+                found.setdefault(images_of(report), {}).setdefault(key, report)
     order = sorted(found, key=lambda n: (len(found[n]), sum(k for _, k in n)), reverse=True)
     return [dict(zip(found[n], combine(found[n].values(), "attack budget"), strict=True))
             for n in order]
 
 
-def alike(models: Mapping[K, Sequence[Report]], attack: str, eps: float,
-          size: int | None = None) -> dict[K, Report]:
-    """A report of each model, all on the same images: the first of `columns`."""
-    return next(iter(columns(models, attack, eps, size)), {})
-
-
 def load_reports(name: str, *, attack: str = "pgd20", eps: float = 8 / 255,
                  root: Root = None) -> list[Report]:
     """The reports of every seed of a recipe, all on the same images."""
-    seeds = {m.seed: m.reports for m in stored_models(root, name) if m.name == name
-             } if name in manifest(root) else {}
-    return list(alike(seeds, attack, eps).values()) or [
-        load_report(name, attack=attack, eps=eps, root=root)]  # which says what is stored
+    seeds = {m.seed: m.reports for m in seeds_of(name, root=root)}
+    if found := columns(seeds, attack, eps):
+        return list(found[0].values())
+    return [load_report(name, attack=attack, eps=eps, root=root)]  # which says what is stored
 
 
 def load_report(name: str, *, seed: int = 0, attack: str = "pgd20", eps: float = 8 / 255,
-                per_class: int | None = None, root: Root = None) -> Report:
-    """A stored report of one model: on the whole test set, or on its first `per_class` images of
-    each class."""
+                root: Root = None) -> Report:
+    """A stored report of one model, the one on the most images."""
     stored = _stored_model(name, seed, entry(name, seed, root), root).reports
-    mine = by_images(stored, attack, eps)
-    if fits := [n for n in mine if per_class is None or {*n} == {per_class}]:
-        return mine[max(fits, key=sum)]
-    on = "" if per_class is None else f" on {per_class} images per class"
+    if mine := under(stored, attack, eps):
+        return max(mine, key=lambda r: sum(r.nat.counts))
     listed = ", ".join(f"{r.attack} at {budget(r.eps)} on {sum(r.nat.counts):,} images"
                        for r in stored)
-    raise CourseError(f"No report of {name} under {attack} at {budget(eps)}{on} is stored. There "
-                      f"is: {listed}.")
+    raise CourseError(f"No report of {name} under {attack} at {budget(eps)} is stored. There is: "
+                      f"{listed}.")
 
 
 def flagged(reports: Sequence[Report], eps: float = 8 / 255) -> bool:
     """Does PGD-20 miss more than 5 points of this model's errors that AutoAttack finds, on average
     or in the worst class? Only reports on the same images are compared."""
-    strong, weak = (by_images(reports, attack, eps) for attack in ("autoattack", "pgd20"))
-    pairs = [(strong[n].rob, weak[n].rob) for n in strong.keys() & weak.keys()]
+    strong, weak = (under(reports, attack, eps) for attack in ("autoattack", "pgd20"))
+    pairs = [(s.rob, w.rob) for s in strong for w in weak if s.nat.counts == w.nat.counts]
     return any(max(s.mean - w.mean, s.worst - w.worst) > 0.05 + 1e-9 for s, w in pairs)
 
 

@@ -186,16 +186,17 @@ def test_the_path_of_confusion_matrices_is_that_of_the_attack():
         assert int(found[t].diagonal().sum()) == int(right.sum())
     attack = PGD(0.1, 0.01, 12, start="clean")  # without chance, batches change nothing
     at_once, parts = (d.steps_to_wrong(model, data, attack, batch=b) for b in (100, 7))
-    assert torch.equal(at_once.t, parts.t) and torch.equal(parts.y, data.y)
+    assert torch.equal(at_once[0], parts[0]) and torch.equal(parts[1], data.y)
 
 
 def test_steps_on_a_linear_model():
     """The mean falls by .02 a step and one half is crossed after ceil(gap / .02) steps; .10 is all
     the budget allows."""
     data = Split(flat(0.55, 0.51, 0.4, 0.59, 0.7), torch.ones(5, dtype=torch.int64), ("a", "b"))
-    steps = d.steps_to_wrong(Threshold(), data, PGD(0.1, 0.02, 20, start="clean"))
-    assert steps.t.tolist() == [3, 1, 0, 5, 20]
-    assert np.isnan(steps.mean[0]) and steps.mean[1] == pytest.approx(29 / 5)
+    t, y = d.steps_to_wrong(Threshold(), data, PGD(0.1, 0.02, 20, start="clean"))
+    assert t.tolist() == [3, 1, 0, 5, 20]
+    means = d.class_means(t, y, 2)
+    assert np.isnan(means[0]) and means[1] == pytest.approx(29 / 5)
 
 
 def test_distance_to_the_boundary_of_a_linear_model():

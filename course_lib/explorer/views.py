@@ -26,7 +26,7 @@ from course_lib.errors import CourseError, pick, several
 from course_lib.explorer.curves import Curve, compute_curve
 from course_lib.explorer.sources import Source, images_of, in_hand, stored
 from course_lib.fairness import Report
-from course_lib.scores import success
+from course_lib.scores import class_means, success
 
 STORED = "stored"  # PGD-20 on every test image, whose predictions are stored beside the models
 SLOW = PGD(step_size=0.4 / 255, steps=100, start="clean")  # small steps, to count them
@@ -277,10 +277,11 @@ def image(x: Explorer, choice: Choice) -> str:
 
 
 @lru_cache
-def withstood(source: Source, eps: int, n: int) -> np.ndarray:
+def withstood(source: Source, eps: int, n: int) -> list[float]:
     """How many small steps of an attack the first n images of each class withstand, on average."""
     part = images_of(source.classes).per_class(n)
-    return diagnostics.steps_to_wrong(source.model, part, SLOW.at(eps / 255)).mean
+    t, y = diagnostics.steps_to_wrong(source.model, part, SLOW.at(eps / 255))
+    return class_means(t, y, len(part.classes)).tolist()
 
 
 def sides(x: Explorer, choice: Choice) -> str:
@@ -289,7 +290,7 @@ def sides(x: Explorer, choice: Choice) -> str:
     curves, (soon, to) = {m: x.curve(m, choice) for m in choice.models}, x.axes(2, 11, 3.8)
     first = curves[choice.models[0]]
     classes = first.classes
-    steps = {m: withstood(x.source(m), choice.eps, choice.per_class).tolist() for m in curves}
+    steps = {m: withstood(x.source(m), choice.eps, choice.per_class) for m in curves}
     target = {m: diagnostics.targets(c.confusion(choice.eps), own=False) for m, c in curves.items()}
     plots.bars(steps, classes, soon, scale=1,
                ylabel=f"mean steps withstood ({SLOW.steps}: never lost)")

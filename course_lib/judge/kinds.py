@@ -8,9 +8,8 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from course_lib.errors import CourseError
+from course_lib.errors import UNFIT, CourseError
 
-WRONG = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
 FREE = ("patterns", "attack")  # several; what acts like one will do
 hints = functools.cache(get_type_hints)  # every recipe asks for the same four classes'
 
@@ -29,7 +28,7 @@ def door(thing: Any) -> Any:
     def call(*values: Any, **words: Any) -> Any:
         try:
             return thing(*values, **words)
-        except WRONG as error:
+        except UNFIT as error:
             if error.__traceback__ and not error.__traceback__.tb_next:  # a wrong keyword
                 raise
             given = inspect.signature(thing).bind(*values, **words).arguments

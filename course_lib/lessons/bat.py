@@ -14,6 +14,7 @@ from course_lib.data import Split
 from course_lib.fairness import Spread
 from course_lib.inference import predict
 from course_lib.lessons.lesson import Exercise
+from course_lib.scores import class_means
 from course_lib.tables import interval, spread, verdict
 
 THIN = "\u202f"  # a narrow space at which a line does not break
@@ -101,17 +102,18 @@ def fairness(model: Any, few: Split, many: Split) -> dict[str, float]:
     """Both kinds of fairness of one model; 0 is fair. The grey levels that an image withstands are
     measured without a budget on the `few` images, the confusion matrix on the `many`."""
     free = PGD(eps=1.0, step_size=1 / 255, steps=255, start="clean")
-    steps = diag.steps_to_wrong(model, few, free)
+    t, y = diag.steps_to_wrong(model, few, free)
+    means = class_means(t, y, len(few.classes))
     predicted = predict(model, diag.QUICK(model, many.images(), many.y))
     matrix = diag.confusion(many.y, predicted, len(many.classes))
     far = 255 * diag.boundary_distance(model, few.images(), few.y)
-    between = diag.between_classes(steps.t, far, few.y)
+    between = diag.between_classes(t, far, few.y)
     kept, answers = diag.kept(matrix), (diag.targets(matrix, own=own) for own in (True, False))
-    return {"source: grey levels, sd / mean": steps.mean.std() / steps.mean.mean(),
+    return {"source: grey levels, sd / mean": means.std() / means.mean(),
             "source: diagonal, best − worst": float(kept.max() - kept.min()),
             **dict(zip(("target: all predictions", "target: wrong predictions"),
                        (float(diag.from_uniform(p)) for p in answers), strict=True)),
-            "Eq. 4: share between classes": between / diag.constraint(steps.t, far)}
+            "Eq. 4: share between classes": between / diag.constraint(t, far)}
 
 
 def plane(model: Any, z: Tensor, first: int, size: int = 45) -> tuple[Tensor, ...]:

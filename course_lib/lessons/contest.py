@@ -18,7 +18,7 @@ from course_lib.fairness import Report, Spread, undominated
 from course_lib.lessons.bat import THIN, answer, change
 from course_lib.lessons.lesson import Exercise
 from course_lib.tables import spread
-from course_lib.zoo import alike, load_model, load_reports, manifest, stored_models
+from course_lib.zoo import columns, load_model, load_reports, manifest, stored_models
 
 # label: stored recipe, the label of its control ("" for a control), year of the method
 ENTRIES: dict[str, tuple[str, str, int]] = {
@@ -66,8 +66,8 @@ def errors(kind: str, images: int | None = None) -> Any:
     out."""
     labels, (attack, error) = {ENTRIES[label][0]: label for label in stored()}, ATTACKS[kind]
     models = {(m.name, m.seed): m.reports for m in stored_models(None, *labels)}
-    of_model = {model: getattr(report, error)
-                for model, report in alike(models, attack, 8 / 255, images).items()}
+    same, *_ = [*columns(models, attack, 8 / 255, images), {}]
+    of_model = {model: getattr(report, error) for model, report in same.items()}
     return pd.DataFrame([
         {"seed": seed, "average": 100 * e.mean, "worst": 100 * e.worst, "method": labels[name]}
         for (name, seed), e in of_model.items()])

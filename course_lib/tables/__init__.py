@@ -19,18 +19,17 @@ from course_lib.tables.display import Table
 from course_lib.zoo import (
     Root,
     StoredModel,
-    alike,
     budget,
     columns,
     flagged,
-    manifest,
     model_files,
+    seeds_of,
     stored_models,
+    under,
 )
 
 LEVELS = {"recipe": [], "seed": ["seed"], "class": ["seed", "class"]}  # each has a row per ...
 FACTS = ["figure", "attack", "eps", "images", "data"]
-COLUMNS = ["recipe", "seed", *FACTS, "error", "warnings"]
 # in a table with one row per model: the title of an attack and its budget in 255ths
 TITLES = {("", 0): "standard", ("pgd20", 8): "robust 8/255", ("pgd20", 16): "robust 16/255",
           ("autoattack", 8): "AutoAttack 8/255", ("pgd20-fine", 2.55): "robust 0.01",
@@ -61,12 +60,12 @@ def results(*patterns: str, attack: str | None = None, eps: float | str | None =
         raise CourseError(f"No report under attack={attack!r}, eps={eps!r}, images={images!r} is "
                           "stored. results() without them shows what is.")
     if not by:
-        return _over_seeds(pd.DataFrame(rows, columns=COLUMNS), "recipe")
+        return _over_seeds(rows)
     return Table(rows, columns=["recipe", *by, *FACTS, "error", "warnings"])
 
 
 def compare(*names: Any, attack: str | None = None, eps: float | str | None = None,
-            images: int | None = None, root: Root = None) -> Table:
+            root: Root = None) -> Table:
     """How recipes differ from the first: mean difference and 95 % interval in points.
 
     Differences are taken seed by seed, because a seed gives both models the same first weights and
@@ -76,14 +75,13 @@ def compare(*names: Any, attack: str | None = None, eps: float | str | None = No
     'lower'
     """
     names = tuple(names[0]) if len(names) == 1 and not isinstance(names[0], str) else names
-    return _paired(_errors(_comparable(names, root), attack, eps, images), names)
+    return _paired(_errors(_comparable(names, root), attack, eps), names)
 
 
 def score_results(*patterns: str, root: Root = None) -> Table:
     """Stored unfairness scores over seeds, one row per recipe and score: in points, CRU_eps in grey
     levels of 255 or a table's units. A model of static copies adds its error on copies."""
-    rows = _scores(stored_models(root, *patterns))
-    return _over_seeds(pd.DataFrame(rows, columns=COLUMNS), "recipe")
+    return _over_seeds(_scores(stored_models(root, *patterns)))
 
 
 def compare_scores(*names: str, root: Root = None) -> Table:
@@ -137,18 +135,18 @@ def stored_reports(models: Root = None, names: Sequence[str] = ()) -> list[Row]:
 
 
 def spread(name: str, kind: str = "rob", which: str = "mean", attack: str = "pgd20",
-           eps: float = 8 / 255, *, minus: str = "", images: int | None = None,
-           root: Root = None) -> Spread:
+           eps: float = 8 / 255, *, minus: str = "", root: Root = None) -> Spread:
     """An error over the seeds of a recipe: `kind` is nat, rob or bnd; `which` is mean, worst, or a
     class. With `minus`, its difference from that recipe, seed by seed on the same images."""
-    models = {(m.name, m.seed): m.reports for m in _comparable((name, minus or name), root)}
-    values: dict[str, dict[int, float]] = {name: {}, minus or name: {}}
-    for (recipe, seed), r in alike(models, attack, eps, images).items():
+    other = minus or name
+    values: dict[str, dict[int, float]] = {name: {}, other: {}}
+    models = {(m.name, m.seed): m.reports for m in _comparable((name, other), root)}
+    for (recipe, seed), r in next(iter(columns(models, attack, eps)), {}).items():
         errors = pick({"nat": r.nat, "rob": r.rob, "bnd": r.bnd}, kind, "kind of error")
         of_class = dict(zip(r.classes, errors.by_class.tolist(), strict=True))
         values[recipe][seed] = pick({"mean": errors.mean, "worst": errors.worst, **of_class}, which,
                                     "average or class")
-    seeds = sorted(values[name].keys() & values[minus or name].keys())
+    seeds = sorted(values[name].keys() & values[other].keys())
     if not seeds:
         raise CourseError(f"No seed of {name} {minus and f'and {minus} '}is examined by {attack} "
                           f"at {budget(eps)} on the same images: make examine WHICH={name}")
@@ -159,7 +157,7 @@ def history(name: str, word: str = "loss", *, root: Root = None) -> pd.DataFrame
     """One row per epoch, means over the seeds of a recipe: the loss or lr; nat or rob, the errors
     on validation data; or a part of the method's state such as lam0, one column per class."""
     runs, classes = [], list[str]()
-    for m in (m for m in stored_models(root, name) if m.name == name):
+    for m in seeds_of(name, root=root):
         classes = m.record["made_from"]["classes"]
         rows = [{**row["state"], **(row["validation"] or [{}])[-1], **row}
                 for row in m.record["history"]]
@@ -230,14 +228,12 @@ def _by_recipe(patterns: Sequence[str], root: Root) -> Iterator[list[StoredModel
 
 def _comparable(names: Sequence[str], root: Root) -> list[StoredModel]:
     """The stored models of these recipes, if all have one data set and the same classes."""
-    for name in names:
-        pick({n: seeds for n, seeds in manifest(root).items() if seeds}, name, "model")
-    models = [m for m in stored_models(root, *names) if m.name in names]
-    classes = {m.name: f"{m.name}: {m.data}, {', '.join(sorted(r.classes))}" for m in models
-               for r in m.reports}
-    if len({text.partition(": ")[2] for text in classes.values()}) > 1:
-        raise CourseError("These are models of different data sets or classes: "
-                          f"{'; '.join(classes.values())}. Give models with the same.")
+    models = seeds_of(*names, root=root)
+    kinds = {(m.data, *sorted(r.classes)): m.name for m in models for r in m.reports}
+    if len(kinds) > 1:
+        given = "; ".join(f"{name}: {', '.join(kind)}" for kind, name in kinds.items())
+        raise CourseError(f"These are models of different data sets or classes: {given}. Give "
+                          "models with the same.")
     return models
 
 
@@ -247,29 +243,24 @@ def _errors(models: Sequence[StoredModel], attack: str | None = None,
     """One row per model, figure and attack, as `results` describes them."""
     # PGD reads '8/255', too
     level = None if eps is None else PGD(eps=cast(float, eps), scale=(1.0,)).eps
-    chosen = {(m.name, m.seed): [r for r in m.reports if attack in (None, r.attack)
-                                 and (level is None or abs(r.eps - level) < 1e-6)] for m in models}
+    chosen = {(m.name, m.seed): under(m.reports, attack, level) for m in models}
     missed = {(m.name, m.seed) for m in models if flagged(m.reports)}
     attacks = dict.fromkeys((r.attack, r.eps) for mine in chosen.values() for r in mine)
-    for under in (None, *attacks):  # None is for standard errors
-        those = {key: [r for r in mine if under in (None, (r.attack, r.eps))]
-                 for key, mine in chosen.items()}
-        kind, (name, at) = "robust" if under else "standard", under or ("", 0.0)
-        found = columns(those, "", 0, images)
+    for name, at in ((None, None), *attacks):  # the first is for standard errors
+        kind, found = "standard" if name is None else "robust", columns(chosen, name, at, images)
         for (recipe, seed), r in (pair for column in found[:None if name == "autoattack" else 1]
                                   for pair in column.items()):
-            words = [*r.warnings] if under else []
-            if name == "pgd20" and abs(at - 8 / 255) < 1e-6 and (recipe, seed) in missed:
+            words, errors = ([], r.nat) if name is None else ([*r.warnings], r.rob)
+            if name == "pgd20" and at and abs(at - 8 / 255) < 1e-6 and (recipe, seed) in missed:
                 words.append(MISSED)
-            row = {"recipe": recipe, "seed": seed, "attack": name, "eps": at,
+            row = {"recipe": recipe, "seed": seed, "attack": name or "", "eps": at or 0.0,
                    "data": models[0].data, "warnings": "; ".join(words)}
-            errors = r.rob if under else r.nat
-            figures = {"average": errors.mean, "worst class": errors.worst}
             if by_class:
                 yield from ({**row, "class": c, "figure": kind, "error": 100 * e, "images": n}
                             for c, e, n in zip(r.classes, errors.by_class.tolist(), errors.counts,
                                                strict=True))
             else:
+                figures = {"average": errors.mean, "worst class": errors.worst}
                 yield from ({**row, "figure": f"{kind} {figure}", "error": 100 * value,
                              "images": sum(errors.counts)} for figure, value in figures.items())
 
@@ -312,7 +303,7 @@ def _paired(rows: Iterable[Row], names: Sequence[str]) -> Table:
     if len(names) < 2:
         raise CourseError(f"compare was given {', '.join(names) or 'nothing'}; give it two names "
                           "or more, such as those in list_models().")
-    table = pd.DataFrame(rows, columns=COLUMNS)
+    table = pd.DataFrame(rows, columns=["recipe", "seed", *FACTS, "error", "warnings"])
     is_first = table["recipe"] == names[0]
     pairs = table[~is_first].merge(table[is_first].assign(minus=names[0]).drop(columns="recipe"),
                                    on=["seed", *FACTS], suffixes=("", " before"))
@@ -321,16 +312,17 @@ def _paired(rows: Iterable[Row], names: Sequence[str]) -> Table:
                           f"results({names[0]!r}) shows what is stored.")
     pairs["error"] -= pairs["error before"]
     pairs["warnings"] = [*map(joined, pairs[["warnings", "warnings before"]].values)]
-    table = _over_seeds(pairs, "recipe", "minus")
+    table = _over_seeds(pairs, "minus")
     table["verdict"] = [verdict(Spread(*row), near=1) for row in
                         table[["mean", "sd", "low", "high", "n"]].itertuples(index=False)]
     return table.rename(columns={"mean": "difference"})
 
 
-def _over_seeds(rows: pd.DataFrame, *names: str) -> Table:
+def _over_seeds(rows: Iterable[Row] | pd.DataFrame, *more: str) -> Table:
     """Mean, sd, interval and n of the rows that differ in nothing but the seed."""
-    keys = [*names, *FACTS]
-    groups = rows.groupby(keys, sort=False)[["error", "warnings"]].agg(list)
+    keys = ["recipe", *more, *FACTS]
+    table = pd.DataFrame(rows, columns=[*keys, "error", "warnings"])
+    groups = table.groupby(keys, sort=False).agg(list)
     return Table([{**dict(zip(keys, key, strict=True)), **vars(Spread.of(errors)),
                    "warnings": joined(words)} for key, errors, words in groups.itertuples()],
                  columns=[*keys, "mean", "sd", "low", "high", "n", "warnings"])

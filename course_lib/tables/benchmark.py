@@ -8,7 +8,7 @@ from course_lib.evaluation import evaluate
 from course_lib.fairness import Report
 from course_lib.tables import MISSED, joined
 from course_lib.tables.display import Table
-from course_lib.zoo import Root, budget, by_images, flagged, load_model, model_files, stored_models
+from course_lib.zoo import Root, budget, flagged, load_model, model_files, stored_models, under
 
 
 class Benchmark(Table):
@@ -62,24 +62,23 @@ def benchmark(model: Any, data: Any, *, autoattack: bool | int = False,
         if m.seed or "weights" not in m.files or (m.data, {r.classes for r in m.reports}) != (
                 title, {test.classes}):
             continue
-        stored = {a: by_images(m.reports, a, r.eps).get(r.nat.counts) for a, r in mine.items()}
-        for a in (a for a in attacks if per_class and stored[a] is None):
+        stored = {a: s for a, r in mine.items() for s in under(m.reports, a, r.eps)
+                  if s.nat.counts == r.nat.counts}
+        for a in (a for a in attacks if per_class and a not in stored):
             stored[a] = evaluate(load_model(m.name, root=root), images, a, progress=False)
-        if stored[attacks[0]]:
-            reports[m.name] = {a: r for a, r in stored.items() if r}
-            missed[m.name] = flagged(m.reports)
+        if attacks[0] in stored:
+            reports[m.name], missed[m.name] = stored, flagged(m.reports)
     order = sorted(reports, key=lambda n: (n != name, missed[n], reports[n][attacks[0]].rob.worst))
-    table = Benchmark([_in_percent(n, reports[n], MISSED * missed[n]) for n in order])
+    table = Benchmark([_in_percent(n, reports[n], attacks[0], MISSED * missed[n]) for n in order])
     table.reports = {n: reports[n] for n in order}
     table.attrs["note"] = [f"Average / worst class. Data: {title or 'your own'}.", *(
         f"{a} {budget(r.eps)}: {sum(r.nat.counts):,} images." for a, r in mine.items())]
     return table
 
 
-def _in_percent(model: str, reports: dict[str, Report], word: str) -> dict[str, Any]:
+def _in_percent(model: str, reports: dict[str, Report], first: str, word: str) -> dict[str, Any]:
     """A row of `benchmark`: standard errors, and those under each attack."""
-    errors = {"standard": next(iter(reports.values())).nat,
-              **{a: r.rob for a, r in reports.items()}}
+    errors = {"standard": reports[first].nat, **{a: r.rob for a, r in reports.items()}}
     words = joined([*(w for r in reports.values() for w in r.warnings), word])
     return {"model": model, "warnings": words, **{
         f"{a}{end}": 100 * v for a, e in errors.items()

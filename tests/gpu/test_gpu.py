@@ -194,7 +194,7 @@ def test_scores_and_diagnostics() -> None:
                 scores.grid_eps(model, x, y, attack=WEAK, increment=0.1, cap=0.2),
                 scores.luf(p, p.flip(0)[None]), scores.eou(p[:, 0], y % 2, group, ("a", "b")),
                 diagnostics.confusion(y, p.argmax(1), 3), path, diagnostics.kept(path),
-                diagnostics.targets(path, own=False), steps, steps.mean.tolist(), distance,
+                diagnostics.targets(path, own=False), steps, distance,
                 diagnostics.between_classes(least.eps, distance, y)]
 
     both(computed)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from course_lib import CourseError, compare, load_report, plots, results
 from course_lib.fairness import Errors, Report
 from course_lib.tables import spread
-from course_lib.zoo import alike, columns, combine, flagged, load_reports
+from course_lib.zoo import columns, combine, flagged, load_reports
 from tests.helpers import report
 
 NAMES = ("cat", "dog", "frog", "bird")
@@ -107,14 +107,14 @@ def test_no_picture_mixes_classes(a: Report, b: Report, kind: str) -> None:
 @given(st.lists(st.lists(generated(), max_size=4), max_size=4))
 def test_the_reports_of_seeds_are_on_the_same_images(seeds: list[list[Report]]) -> None:
     meant = [[m for m in mine if (m.attack, m.eps) == ("pgd20", 8 / 255)] for mine in seeds]
-    models = dict(enumerate(seeds))
-    for column in columns(models, "pgd20", 8 / 255):
+    found = columns(dict(enumerate(seeds)), "pgd20", 8 / 255)
+    for column in found:
         assert len({(r.classes, r.nat.counts) for r in column.values()}) == 1
         for seed, r in column.items():
             assert (of(r), counts(r)) in [(of(m), counts(m)) for m in meant[seed]]
     most = max((sum(counts(a) in map(counts, mine) for mine in meant)
                 for a in itertools.chain(*meant)), default=0)
-    assert len(alike(models, "pgd20", 8 / 255)) == most
+    assert max(map(len, found), default=0) == len(found[0] if found else ()) == most
 
 
 # ------------------------------------------------------------------------- what was in the course
@@ -143,11 +143,10 @@ def test_h2_models_of_different_data_are_refused(call: Callable[[], Any]) -> Non
         call()
 
 
-def test_c_one_report_can_be_drawn_and_two_names_compared() -> None:
+def test_c_one_report_can_be_drawn() -> None:
     r = report()
     assert sorted(heights(plots.class_bars(r))) == sorted(r.rob.by_class)
     assert len(r.plot().patches) == 6 and len(r.plot(kind=("nat", "bnd")).patches) == 6
-    assert set(compare("exp2/control", "exp2/reweight-05")["recipe"]) == {"exp2/reweight-05"}
 
 
 def test_a7_bytes_are_scaled_and_other_numbers_refused() -> None:
@@ -166,6 +165,7 @@ def test_e10_the_flag_is_the_average_or_the_worst_class() -> None:
     weak = report(rob=(4, 8, 7))
     for rob, says in (((4, 8, 8), False), ((6, 8, 9), True), ((4, 9, 7), True)):
         assert flagged([weak, report(rob=rob, attack="autoattack")]) == says
+    assert not flagged([weak, report(rob=(9, 9, 9), counts=(10, 10, 10), attack="autoattack")])
     warned = results("cifar10/*", attack="pgd20").query("warnings != ''")["recipe"]
     assert {*warned} == {"cifar10/bat", "cifar10/pgd-at", "cifar10/trades-6"}  # as in the README
 
@@ -174,9 +174,3 @@ def test_h12_warnings_stand_below_report_and_figure() -> None:
     r = replace(report(), warnings=("all logits are NaN",))
     for text in (repr(r), r._repr_html_(), plots.class_bars(r).get_xlabel()):
         assert "! all logits are NaN" in text
-
-
-def test_h29_numbers_that_cannot_be_are_no_report() -> None:
-    for change in ({"nat": [-1] * 3}, {"eps": float("nan")}, {"eps": float("inf")}, {"eps": -1.0}):
-        with pytest.raises(CourseError, match="below 0"):
-            Report.from_json({**report().to_json(), **change})

@@ -164,6 +164,8 @@ def test_a_benchmark_shows_the_stored_reports_of_the_same_images() -> None:
     plots.plt.close(ax.figure)
     with pytest.raises(CourseError, match="Unknown attack of this benchmark 'autoattack'"):
         table.plot(attack="autoattack")
+    own = benchmark(load_model("exp1/natural"), (FASHION.x[:40], FASHION.y[:40]), progress=False)
+    assert len(own) == 1 and "Data: your own." in repr(own)
 
 
 def test_a_quick_benchmark_attacks_the_stored_ones_and_is_judged() -> None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -166,22 +165,6 @@ def test_h4_leftovers_are_swept_once_they_are_old(root: Path, monkeypatch: pytes
     amend(root, 3)
     assert not any(path.exists() for path in left)
     assert len(list((root / ".recent").iterdir())) == 2
-
-
-def test_h4_one_bad_record_hides_no_other(root: Path) -> None:
-    (root / NAME / "seed0.json").write_text("{")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert list(list_models(root=root)["recipe"]) == [OTHER]
-        assert {*results(root=root)["recipe"]} == {OTHER}
-        with pytest.raises(CourseError):
-            compare(NAME, OTHER, root=root)
-    assert len(caught) == 3 and all("a/b, seed 0 (" in str(w.message) for w in caught)
-    publish(NAME, 0, network(0), record(), root)
-    publish(NAME, 1, None, record(), root)
-    (root / NAME / "seed1.json").write_text("{")
-    with pytest.warns(UserWarning, match=r"a/b, seed 1 \("):
-        assert len(compare(NAME, OTHER, root=root))
 
 
 def test_h6_folders_are_checked_before_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
