@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from course_lib import LOADERS, METHODS, PGD, RECIPES, Dataset, Optim, Split, build, load
 from course_lib.fairness import Errors, Report
-from course_lib.files import Entries
 from course_lib.recipes import Recipe
 from course_lib.zoo import model_files
 
@@ -153,12 +152,8 @@ def network_of(recipe: Recipe) -> nn.Module:
 
 def drop_weights(name: str, seed: int, root: Path | None = None) -> None:
     dropped: list[Path] = []
-
-    def edit(entries: Entries) -> dict[str, bytes]:
+    with model_files(root).change() as (entries, _):
         if row := entries[name][str(seed)].pop("weights", None):
             dropped.append(model_files(root).folder / row["file"])
-        return {}
-
-    model_files(root).change(edit)
     for path in dropped:
         path.unlink()

@@ -344,17 +344,20 @@ class StoredFiles:
         elsewhere = {"url", "drive"} & self.release().get(sha256, {}).keys()
         return {"bytes": 0, "where": "to download" if elsewhere else "to make"}
 
-    def change(self, edit: Callable[[Entries], Mapping[str, bytes]]) -> None:
-        """Let `edit` change the entries and return new files; store all of it or nothing.
+    @contextlib.contextmanager
+    def change(self) -> Iterator[tuple[Entries, dict[str, bytes]]]:
+        """Within the block change the entries and add new files; then all of it is stored, or
+        nothing where the block fails.
 
         At every moment, and after a kill, the manifest on disk names contents that are in their
         places or in `recent`.
         """
         with locked(self.folder):
-            entries = self.entries()
+            entries, files = self.entries(), dict[str, bytes]()
             self._finish(entries)
+            yield entries, files
             new, old = dict[Path, bytes](), dict[Path, bytes]()
-            for file, raw in edit(entries).items():
+            for file, raw in files.items():
                 if (path := inside(self.folder, file)) is None:
                     raise CourseError(f"{file!r} is not a name for a file inside {self.folder}, or "
                                       "a link has it. Choose another name, or remove the link.")

@@ -106,15 +106,10 @@ def in_shell_words(text: str, command: str) -> str:
     return text
 
 
-def report(row: dict[str, Any]) -> str:
-    """A report as Python shows it."""
+def shown(command: str, rows: Any, options: dict[str, Any]) -> str:
+    """The rows of a command as text; a report as Python shows it."""
     from course_lib.fairness import Report
 
-    return str(Report.from_json(row))
-
-
-def shown(command: str, rows: Any, options: dict[str, Any]) -> str:
-    """The rows of a command as text."""
     match command:
         case "list":
             return "\n".join(f"{r['recipe']:24} {len(r['stored'])} of {r['seeds']} seeds stored, "
@@ -122,9 +117,9 @@ def shown(command: str, rows: Any, options: dict[str, Any]) -> str:
         case "train":
             return (f"finished: {rows['recipe']}, seed {rows['seed']}, in {options['out']}; trained"
                     f" on {rows['made_from']['training_examples']:,} examples. On validation data:"
-                    f"\n{report(rows['validation'])}")
+                    f"\n{Report.from_json(rows['validation'])}")
         case "evaluate":
-            return report(rows)
+            return str(Report.from_json(rows))
         case "sweep" | "examine" | "score":
             kind = {"sweep": "models", "examine": "reports", "score": "scores"}[command]
             return f"{len(rows)} {kind} are stored"

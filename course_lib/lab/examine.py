@@ -90,14 +90,10 @@ class Case:
                               "examined. Examine it again.")
         return load_model(self.name, seed=self.seed, root=self.models).to(device())
 
-    @property
-    def batches(self) -> tuple[Tensor, ...]:
-        return torch.arange(len(self.split)).split(getattr(self.examiner, "batch", BATCH))
-
-    def judge(self, number: int) -> Tensor:
-        """The predictions on one batch."""
-        images = self.split.take(self.batches[number])
-        return predictions(self.model, images, self.examiner, batch=BATCH, seed=number)
+    def judge(self, images: slice, number: int) -> Tensor:
+        """The predictions on one batch, whose number is its seed."""
+        return predictions(self.model, self.split.take(images), self.examiner, batch=BATCH,
+                           seed=number)
 
     @property
     def facts(self) -> Row:
@@ -119,23 +115,20 @@ class Case:
 
         return judged(evaluated, self.model, self.split, self.examiner).to_json()
 
-    def publish(self, rows: Sequence[Row]) -> None:
-        """Put rows into the record."""
-        add_rows(self.name, self.seed, self.key, rows, self.weights, self.models)
-
 
 def examine_all(cases: Sequence[Case], out: Path | str, **running: Any) -> None:
     """Judge every batch that is not judged yet; publish each case after its last batch."""
     groups = dict[Case, list[Task]]()
     for case in (c for c in cases if c.stored() is None):
-        made_from = [case.weights, repr(case.examiner), case.split.digest(), len(case.batches[0]),
-                     FORMAT]
+        n, size = len(case.split), getattr(case.examiner, "batch", BATCH)
+        made_from = [case.weights, repr(case.examiner), case.split.digest(), min(n, size), FORMAT]
         eps = f" at {budget(case.examiner.eps)}" if hasattr(case.examiner, "eps") else ""
         label = f"{case.name}, seed {case.seed}, {case.attack}{eps}"
-        groups[case] = [piece(f"{label}, batch {i}", made_from, functools.partial(case.judge, i),
-                              Path(out).absolute()) for i in range(len(case.batches))]
-    run_all(groups, lambda case, results: case.publish([case.row(torch.cat(results, 1))]),
-            **running)
+        groups[case] = [piece(f"{label}, batch {i}", made_from,
+                              functools.partial(case.judge, slice(first, first + size), i),
+                              Path(out).absolute()) for i, first in enumerate(range(0, n, size))]
+    run_all(groups, lambda c, results: add_rows(
+        c.name, c.seed, c.key, [c.row(torch.cat(results, 1))], c.weights, c.models), **running)
 
 
 @functools.lru_cache(maxsize=4)

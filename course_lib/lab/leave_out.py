@@ -57,12 +57,6 @@ def leave_out(patterns: Sequence[str], *, left_out: int = 100,
               for name in names for design in designs}
     check_writable(luf_files(Path(models)).folder, 1 << 20)
 
-    def task(name: str, seed: int, hidden: int | None) -> Task:
-        return piece(f"{stored_name(name, limit, None)}, seed {seed}, without example {hidden}",
-                     [digest(RECIPES[name]), training_data(name, limit, root)[1]],
-                     functools.partial(train, name, seed, hidden, limit, root),
-                     Path(out).absolute())
-
     def store(group: tuple[str, str], results: list[Tensor]) -> Record:
         name, design = group
         seeds, gone = zip(*groups[group], strict=True)
@@ -73,8 +67,13 @@ def leave_out(patterns: Sequence[str], *, left_out: int = 100,
         publish_luf(record, Path(models))
         return record
 
-    tasks = {group: [task(group[0], *pair) for pair in [(0, None), *groups[group]]]
-             for group in groups}
+    tasks = dict[tuple[str, str], list[Task]]()
+    for (name, design), others in groups.items():
+        made = [digest(RECIPES[name]), training_data(name, limit, root)[1]]
+        tasks[name, design] = [
+            piece(f"{stored_name(name, limit, None)}, seed {seed}, without example {hidden}", made,
+                  functools.partial(train, name, seed, hidden, limit, root), Path(out).absolute())
+            for seed, hidden in [(0, None), *others]]
     return run_all(tasks, store, **running)
 
 

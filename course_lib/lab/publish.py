@@ -11,21 +11,18 @@ from torch import nn
 
 from course_lib.checkpoints import layers
 from course_lib.errors import CourseError, pick, resolve
-from course_lib.files import Entries, StoredFiles, json_bytes, sha256_of
+from course_lib.files import StoredFiles, json_bytes, sha256_of
 from course_lib.models import build
 from course_lib.zoo import Root, model_files
 
 Row = Mapping[str, Any]
 
 
-def _kind(score: Row) -> list[str]:
-    return [str(score.get(k)) for k in ("score", "attack", "eps", "estimator", "group")]
-
-
-# by their key in a record: what is equal in rows of which one replaces the other, and their order
-ROWS: dict[str, tuple[Callable[[Row], Any], Callable[[Row], Any]]] = {
-    "reports": (lambda row: (row["attack"], round(255 * row["eps"], 3), row["counts"]),
-                lambda row: -sum(row["counts"])), "scores": (_kind, _kind)}
+# by their key in a record: what is equal in rows of which one replaces the other
+SAME: dict[str, Callable[[Row], list[Any]]] = {
+    "reports": lambda row: [row["attack"], round(255 * row["eps"], 3), row["counts"]],
+    "scores": lambda row: [str(row.get(k)) for k in ("score", "attack", "eps", "estimator",
+                                                     "group")]}
 
 
 def publish(name: str, seed: int, model: nn.Module | None, record: Row, root: Root = None) -> None:
@@ -36,13 +33,10 @@ def publish(name: str, seed: int, model: nn.Module | None, record: Row, root: Ro
     if model is not None and (state := model.state_dict()):
         tensors = {key: value.detach().cpu().contiguous().clone() for key, value in state.items()}
         files["weights"] = (f"{name}/seed{seed}.safetensors", safetensors.torch.save(tensors))
-
-    def edit(entries: Entries) -> dict[str, bytes]:
+    with model_files(root).change() as (entries, new):
         entries.setdefault(name, {})[str(seed)] = {kind: {"file": file, "sha256": sha256_of(raw)}
                                                    for kind, (file, raw) in files.items()}
-        return dict(files.values())
-
-    model_files(root).change(edit)
+        new.update(files.values())
 
 
 def save_model(model: nn.Module, path: str | os.PathLike[str], *, recipe: Any = "",
@@ -88,30 +82,26 @@ def _made(model: nn.Module) -> dict[str, Any]:
 
 def add_file(stored: StoredFiles, name: str, key: str, file: str, raw: bytes, **facts: Any) -> None:
     """Store one file of the curves or of LUF, with facts about it, in place of an older one."""
-
-    def edit(entries: Entries) -> dict[str, bytes]:
+    with stored.change() as (entries, new):
         entries.setdefault(name, {})[key] = {"file": file, "sha256": sha256_of(raw), **facts}
-        return {file: raw}
-
-    stored.change(edit)
+        new[file] = raw
 
 
 def add_rows(name: str, seed: int, key: str, rows: Sequence[Row], weights: str,
              root: Root = None) -> None:
     """Put "reports" or "scores" into the record of the model with these weights (sha256), in place
     of older ones of the same."""
-    stored, new, (same, order) = model_files(root), json.loads(json.dumps(rows)), ROWS[key]
-
-    def edit(entries: Entries) -> dict[str, bytes]:
+    stored, rows, same = model_files(root), json.loads(json.dumps(rows)), SAME[key]
+    with stored.change() as (entries, new):
         files = entries.get(name, {}).get(str(seed), {})
         if files.get("weights", {}).get("sha256") != weights:
             raise CourseError(f"{name}, seed {seed}, was stored anew while it was examined. "
                               "Examine it again.")
-        record, replaced = stored.read_json(files["record"]), [same(row) for row in new]
+        record, replaced = stored.read_json(files["record"]), [same(row) for row in rows]
         old = [row for row in record.get(key, []) if same(row) not in replaced]
-        record[key] = sorted([*old, *new], key=order)
+        # reports on the most images come first
+        order = same if key == "scores" else lambda row: -sum(row["counts"])
+        record[key] = sorted([*old, *rows], key=order)
         raw = json_bytes(dict(sorted(record.items(), key=lambda part: part[0] == "history")))
         files["record"] = {**files["record"], "sha256": sha256_of(raw)}
-        return {str(files["record"]["file"]): raw}
-
-    stored.change(edit)
+        new[str(files["record"]["file"])] = raw

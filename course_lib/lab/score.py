@@ -25,6 +25,7 @@ from course_lib.experiments import RECIPES
 from course_lib.experiments.scores import SCORE_BUDGETS
 from course_lib.inference import frozen, logits_of
 from course_lib.lab.examine import Case, Row, examine_all, models_with_weights
+from course_lib.lab.publish import add_rows
 from course_lib.machine import device
 from course_lib.zoo import entry, load_model, load_report, load_scores
 
@@ -86,7 +87,8 @@ def score_stored(patterns: Sequence[str], *, seeds: int | None = None, out: Path
     examine_all(cases, out, **running)
     for model in stored:
         case = LeastCase(*model, "", None, None, models, root)  # on all examples, of no search
-        case.publish([*of_reports(case), *of_copies(case)])
+        add_rows(case.name, case.seed, case.key, [*of_reports(case), *of_copies(case)],
+                 case.weights, case.models)
     return [{"recipe": name, "seed": seed, **row} for name, seed, _ in stored
             for row in load_scores(name, seed=seed, root=models)]
 
@@ -96,10 +98,10 @@ class LeastCase(Case):
 
     key = "scores"
 
-    def judge(self, number: int) -> Tensor:
+    def judge(self, images: slice, number: int) -> Tensor:
         """[4, B]: labels, least budgets, whether they are censored, and (the same for all) the
         steps an example cost."""
-        part, s = self.split.take(self.batches[number]), self.examiner
+        part, s = self.split.take(images), self.examiner
         find = (partial(scores.grid_eps, increment=s.step) if s.estimator == "increments" else
                 partial(scores.least_eps, first=s.step, tolerance=s.tolerance))
         least = find(self.model, part.images().to(device()), part.y.to(device()), attack=s.attack,
