@@ -67,15 +67,13 @@ def load_adult(root: sources.Root, limit: int | None, seed: int) -> Dataset:
 
 def parse(text: str) -> Split:
     """The rows without a missing value ("?"), scaled, with their groups."""
-    def scaled(feature: str, word: str) -> float:
-        low, high = BOUNDS[FEATURES.index(feature)]
-        number = WORDS[feature].index(word) if feature in WORDS else float(word)
-        return (number - low) / (high - low)
-
     rows = [line.rstrip(".").split(", ") for line in text.splitlines()]
     # adult.test opens with a remark, and both files end with an empty line
     rows = [row for row in rows if len(row) == len(FEATURES) + 1 and "?" not in row]
-    x = torch.tensor([[*map(scaled, FEATURES, row)] for row in rows])
+    numbers = [[WORDS[feature].index(word) if feature in WORDS else float(word)
+                for feature, word in zip(FEATURES, row[:-1], strict=True)] for row in rows]
+    low, high = torch.tensor(BOUNDS, dtype=torch.float64).T
+    x = ((torch.tensor(numbers, dtype=torch.float64) - low) / (high - low)).float()
     groups = {group: (x[:, FEATURES.index(feature)] * (len(WORDS[feature]) - 1)).round().long()
               for group, feature in (("gender", "sex"), ("race", "race"))}
     return Split(x, torch.tensor([CLASSES.index(row[-1]) for row in rows]), CLASSES, groups)

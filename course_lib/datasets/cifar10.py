@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from functools import partial
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from course_lib import data
-from course_lib.data import Dataset, Split
+from course_lib.data import Split
 from course_lib.datasets import sources
 from course_lib.errors import CourseError, CourseWarning
 from course_lib.files import cache_dir, sha256_of
@@ -23,11 +24,6 @@ SHA256 = {  # of the images' bytes [N, 3, 32, 32] followed by the labels' (int64
 LARGEST = 200 << 20  # bytes; all images and labels, unpacked, are fewer
 PADDING = 4  # pixels, of crop_flip
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-
-
-def load_cifar10(root: sources.Root, limit: int | None, seed: int) -> Dataset:
-    """CIFAR-10; a `limit` up to 2,000 asks for the embedded images, training and test."""
-    return sources.dataset("cifar10", root, limit, seed, full, embedded)
 
 
 def full(folder: Path | None, part: str) -> Split:
@@ -79,6 +75,10 @@ def embedded(part: str) -> Split:
         sheet = np.asarray(image.convert("RGB"))  # [rows * 32, columns * 32, 3]
     x = sheet.reshape(-1, 32, sheet.shape[1] // 32, 32, 3).swapaxes(1, 2).reshape(-1, 32, 32, 3)
     return Split.of(x, np.frombuffer(labels, np.uint8), classes=CIFAR10)
+
+
+# a limit up to 2,000 asks for the embedded images, training and test
+load_cifar10 = partial(sources.dataset, "cifar10", full, embedded=embedded)
 
 
 def crop_flip(x: Tensor, generator: torch.Generator) -> Tensor:

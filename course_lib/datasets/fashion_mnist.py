@@ -4,12 +4,13 @@ Embedded are all 10,000 test images and 6,000 training images, stratified.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from course_lib import data
-from course_lib.data import Dataset, Split
+from course_lib.data import Split
 from course_lib.datasets import sources
 from course_lib.errors import CourseError
 from course_lib.files import cache_dir
@@ -24,11 +25,6 @@ SHA256 = {  # of the published files, unpacked
     "t10k-images-idx3-ubyte.gz": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "t10k-labels-idx1-ubyte.gz": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
-
-
-def load_fashion_mnist(root: sources.Root, limit: int | None, seed: int) -> Dataset:
-    """Fashion-MNIST; a `limit` up to 6,000 asks for the embedded training images."""
-    return sources.dataset("fashion-mnist", root, limit, seed, full, embedded)
 
 
 def full(folder: Path | None, part: str) -> Split:
@@ -75,3 +71,7 @@ def read_idx(path: Path, sha256: str | None) -> np.ndarray:
     body = sources.checked(path, sha256)
     dims = np.frombuffer(body, ">i4", count=body[3], offset=4)
     return np.frombuffer(body, np.uint8, offset=4 + 4 * body[3]).reshape(dims)
+
+
+# a limit up to 6,000 asks for the embedded training images
+load_fashion_mnist = partial(sources.dataset, "fashion-mnist", full, embedded=embedded)

@@ -25,9 +25,8 @@ FAULTS = (OSError, RuntimeError, ValueError, KeyError, EOFError, HTTPException, 
           pickle.UnpicklingError)
 
 
-def dataset(name: str, root: Root, limit: int | None, seed: int,
-            read: Callable[[Path | None, str], Split],
-            embedded: Callable[[str], Split] | None = None) -> Dataset:
+def dataset(name: str, read: Callable[[Path | None, str], Split], root: Root, limit: int | None,
+            seed: int, embedded: Callable[[str], Split] | None = None) -> Dataset:
     """The data set from `embedded(part)` where a small limit asks for it, else from
     `read(folder, part)`: "train" or "test", in the folder that the user names, if any."""
     folder = Path(root) if root else None

@@ -159,11 +159,7 @@ PAIR = Exercise(_pair, cases=WALKS, mistakes={
 ), praise="These are last_right and first_wrong of PGD.walk, which finds both in one pass.")
 
 
-def _shares(matrix: Tensor) -> Tensor:
-    return matrix / matrix.sum(1, keepdim=True)
-
-
-def _unevenness(matrix: Tensor, columns: Any = lambda m: _shares(m).mean(0)) -> float:
+def _unevenness(matrix: Tensor, columns: Any = lambda m: diag.shares(m).mean(0)) -> float:
     """Half the sum of |columns - 1/C|."""
     return float((columns(matrix) - 1 / len(matrix)).abs().sum() / 2)
 
@@ -175,7 +171,7 @@ MATRICES = ([[6, 2, 2], [1, 3, 0], [0, 10, 10]], [[5, 5], [0, 10]],
 COLUMNS = Exercise(_unevenness, cases=[(torch.tensor(m).float(),) for m in MATRICES], mistakes={
     "Return half of this: a surplus and its deficit count twice.": lambda m: 2 * _unevenness(m),
     "These are row sums, which are all equal after normalising. Sum each column.":
-        partial(_unevenness, columns=lambda m: _shares(m).mean(1)),
+        partial(_unevenness, columns=lambda m: diag.shares(m).mean(1)),
     "A class with more images counts more. Divide each row by its sum first.":
         partial(_unevenness, columns=lambda m: m.sum(0) / m.sum()),
     "You left out the right answers. All answers count here, also the diagonal.":

@@ -44,26 +44,17 @@ def differences() -> dict[str, Spread]:
         "LUF_t, cifar10": Spread.of(share)}
 
 
-def _flips(full: Tensor, without: Tensor) -> Tensor:
-    """[L, X], where leaving out an example changes the prediction."""
-    return without.argmax(2) != full.argmax(1)
-
-
 def _luf(full: Tensor, without: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    flips = _flips(full, without).sum()
+    flips = (without.argmax(2) != full.argmax(1)).sum()
     return (without - full).abs().amax((0, 2)).mean(), flips / len(full), flips / len(without)
 
 
-def _probabilities() -> Cases:
-    """Models of different sizes, so that no two of the lengths are the same."""
-    cases = []
-    for seed, (left, n, classes) in enumerate(((3, 7, 4), (5, 6, 3), (2, 9, 3))):
-        full, change = 4 * noise(seed, n, classes), 3 * noise(seed + 9, left, n, classes)
-        cases.append((full.softmax(1), (full + change).softmax(2)))
-    return cases
-
-
-LUF = Exercise(_luf, cases=_probabilities(), mistakes={
+# models of different sizes, so that no two of the lengths are the same
+SIZES = ((3, 7, 4), (5, 6, 3), (2, 9, 3))
+LOGITS = [(4 * noise(seed, n, classes), 3 * noise(seed + 9, left, n, classes))
+          for seed, (left, n, classes) in enumerate(SIZES)]
+PROBABILITIES = [(full.softmax(1), (full + change).softmax(2)) for full, change in LOGITS]
+LUF = Exercise(_luf, cases=PROBABILITIES, mistakes={
     "LUF takes the largest change over all left-out examples, not the mean.":
         lambda full, without: ((without - full).abs().amax(2).mean(), *_luf(full, without)[1:]),
     "LUF takes the largest change over all classes, not only over the predicted one.":
@@ -72,7 +63,8 @@ LUF = Exercise(_luf, cases=_probabilities(), mistakes={
             *_luf(full, without)[1:]),
     "LUF_t counts how many models change a prediction, not whether any of them does.":
         lambda full, without: (
-            (luf := _luf(full, without))[0], _flips(full, without).any(0).double().mean(), luf[2]),
+            (luf := _luf(full, without))[0],
+            (without.argmax(2) != full.argmax(1)).any(0).double().mean(), luf[2]),
     "LUF_t and LUF_l are swapped.": lambda F, G: (_luf(F, G)[0], *_luf(F, G)[:0:-1]),
 }, hints=(
     "(without - whole) has the shape [L, X, C]. Take its maximum over the dimensions 0 and 2.",

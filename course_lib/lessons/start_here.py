@@ -1,34 +1,24 @@
 """Exercises of notebook 00: one step of PGD, and the first wrong iterate of a walk."""
 
-from torch import Tensor
+from course_lib.attacks import project
+from course_lib.lessons.lesson import Exercise, noise
 
-from course_lib.lessons.lesson import Cases, Exercise, noise
-
-
-def _pictures() -> Cases:
-    """Dark and bright pixels, iterates inside the ball and at its edge, gradients of any size."""
-    (x, u, v), cases = noise(1, 3, 3, 1, 4, 4), []
-    x = (1.4 * x - 0.2).clamp(0, 1)
-    for eps, a in ((8 / 255, 2 / 255), (0.3, 0.2)):
-        cases.append(((x + eps * (2 * u - 1)).clamp(0, 1), x, 4 * v - 2, a, eps))
-    return cases
-
-
-def _projected(z: Tensor, x: Tensor, eps: float) -> Tensor:
-    return z.clamp(x - eps, x + eps).clamp(0, 1)
-
-
-STEP = Exercise(lambda z, x, g, a, eps: _projected(z + a * g.sign(), x, eps),
-                cases=_pictures(), mistakes={
+# dark and bright pixels, iterates inside the ball and at its edge, gradients of any size
+X, U, V = noise(1, 3, 3, 1, 4, 4)
+X = (1.4 * X - 0.2).clamp(0, 1)
+PICTURES = [((X + eps * (2 * U - 1)).clamp(0, 1), X, 4 * V - 2, a, eps)
+            for eps, a in ((8 / 255, 2 / 255), (0.3, 0.2))]
+STEP = Exercise(lambda z, x, g, a, eps: project(z + a * g.sign(), x, eps),
+                cases=PICTURES, mistakes={
     "You walk down the loss. An attack wants a larger loss, so the step is added.":
-        lambda z, x, g, a, eps: _projected(z - a * g.sign(), x, eps),
-    "PGD steps along the gradient's sign.": lambda z, x, g, a, eps: _projected(z + a * g, x, eps),
+        lambda z, x, g, a, eps: project(z - a * g.sign(), x, eps),
+    "PGD steps along the gradient's sign.": lambda z, x, g, a, eps: project(z + a * g, x, eps),
     "The result can leave the ball. No pixel may end further than eps from x.":
         lambda z, x, g, a, eps: (z + a * g.sign()).clamp(0, 1),
     "The result can leave the box. No image has a pixel below 0 or above 1.":
         lambda z, x, g, a, eps: (z + a * g.sign()).clamp(x - eps, x + eps),
     "Each of your steps starts from x. It should start from z, where the last one ended.":
-        lambda z, x, g, a, eps: _projected(x + a * g.sign(), x, eps),
+        lambda z, x, g, a, eps: project(x + a * g.sign(), x, eps),
 }, hints=(
     "Three things: a step along gradient.sign(), back into the ball around x, and into the box.",
     "tensor.clamp(low, high) accepts tensors as bounds: x - eps and x + eps, then 0 and 1.",
