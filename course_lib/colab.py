@@ -47,7 +47,7 @@ LONGEST = 6 * 3600  # seconds of training that fit into a session without a GPU
 class Session:
     """The host and device of one notebook, and the folders it saves to."""
 
-    where: str  # as whereabouts() names it
+    where: str  # the host: "kaggle", "colab", "binder" or "local"
     device: torch.device
     results: Path
     drive: Path | None = None  # the course's folder in a mounted Drive
@@ -104,15 +104,10 @@ def setup(drive: bool = False) -> Session:
     keep_memory()
     if kernel := kernels():  # compiled while you read, where it never was
         threading.Thread(target=kernel.library, daemon=True).start()
-    where = whereabouts()
+    present = (host for sign, host in SIGNS.items() if sign in os.environ or sign in sys.modules)
+    where = next(present, "local")
     results = Path(RESULTS.get(where, "results")).absolute()
     return Session(where, device(), results, _mount(where) if drive else None)
-
-
-def whereabouts() -> str:
-    """The host: "kaggle", "colab", "binder" or "local"."""
-    present = (host for sign, host in SIGNS.items() if sign in os.environ or sign in sys.modules)
-    return next(present, "local")
 
 
 def _mount(where: str) -> Path | None:

@@ -41,12 +41,9 @@ def confusion_path(model: nn.Module, split: Split, attack: PGD = QUICK, *, batch
     Every image is attacked to the end. z_0 is the attack's start, which need not be the image.
     """
     generator = torch.Generator().manual_seed(seed)
-
-    def along(x: Tensor, y: Tensor) -> Tensor:
-        path = attack.path(model, x, y, generator=generator)
-        return torch.stack([y, *[predict(model, z) for z, _ in path]])
-
-    y, *steps = per_image(model, split, along, batch=batch)
+    y, *steps = per_image(model, split, lambda x, y: torch.stack(
+        [y, *[predict(model, z) for z, _ in attack.path(model, x, y, generator=generator)]]),
+        batch=batch)
     return torch.stack([confusion(y, predicted, len(split.classes)) for predicted in steps])
 
 
@@ -87,12 +84,8 @@ def steps_to_wrong(model: nn.Module, split: Split, attack: PGD = SLOW, *, batch:
     label [N]. t is 0 where an image is wrong without an attack, and K where it never is, so that
     the mean of a class is a lower bound."""
     generator = torch.Generator().manual_seed(seed)
-
-    def count(x: Tensor, y: Tensor) -> Tensor:
-        walk = attack.walk(model, x, y, generator=generator, stop=True)
-        return torch.stack([walk.t_wrong, y])
-
-    t, y = per_image(model, split, count, batch=batch)
+    t, y = per_image(model, split, lambda x, y: torch.stack(
+        [attack.walk(model, x, y, generator=generator, stop=True).t_wrong, y]), batch=batch)
     return t, y
 
 

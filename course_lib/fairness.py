@@ -57,7 +57,12 @@ class Errors:
 
     def intervals(self) -> np.ndarray:
         """Wilson's 95 % interval of each class's error, [C, 2]."""
-        return np.array([wilson(w, n) for w, n in zip(self.wrong, self.counts, strict=True)])
+        p, n = self.by_class, np.asarray(self.counts, float)
+        zz = Z95**2 / n
+        # ( p + z^2/2n  -+  z sqrt( p(1-p)/n + z^2/4n^2 ) ) / (1 + z^2/n)
+        centre, half = p + zz / 2, Z95 * np.sqrt(np.maximum(p * (1 - p), 0) / n + zz / (4 * n))
+        low, high = (centre - half) / (1 + zz), (centre + half) / (1 + zz)
+        return np.stack([np.maximum(low, 0), np.minimum(high, 1)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -128,14 +133,6 @@ class Report:
         except UNFIT as e:
             raise CourseError(f"Not a report ({type(e).__name__}: {e}). One needs attack, eps, "
                               "classes, counts, nat and rob.") from None
-
-
-def wilson(wrong: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of the proportion p = wrong / n."""
-    p, zz = wrong / n, Z95**2 / n
-    # ( p + z^2/2n  -+  z sqrt( p(1-p)/n + z^2/4n^2 ) ) / (1 + z^2/n)
-    centre, half = p + zz / 2, Z95 * math.sqrt(max(p * (1 - p), 0) / n + zz / (4 * n))
-    return max(0.0, (centre - half) / (1 + zz)), min(1.0, (centre + half) / (1 + zz))
 
 
 def t95(df: float) -> float:

@@ -225,16 +225,14 @@ def combine(reports: Iterable[Report], ignore: str = "") -> list[Report]:
         if len(given) > 1 and what not in ignore:
             raise CourseError(f"The reports differ in their {what}: {' / '.join(given)}. Give "
                               "reports of the same classes, images, attack and budget.")
-    return [_in_order(r, reports[0].classes) for r in reports]
-
-
-def _in_order(report: Report, classes: tuple[str, ...]) -> Report:
-    if report.classes == classes:
-        return report
-    at = [report.classes.index(c) for c in classes]
-    nat, rob, flips = (Errors(tuple(e.wrong[i] for i in at), tuple(e.counts[i] for i in at))
-                       for e in (report.nat, report.rob, report.flips or report.nat))
-    return replace(report, nat=nat, rob=rob, flips=report.flips and flips, classes=classes)
+    classes = reports[0].classes
+    for i, r in enumerate(reports):
+        if r.classes != classes:
+            at = [r.classes.index(c) for c in classes]
+            nat, rob, flips = (Errors(tuple(e.wrong[k] for k in at), tuple(e.counts[k] for k in at))
+                               for e in (r.nat, r.rob, r.flips or r.nat))
+            reports[i] = replace(r, nat=nat, rob=rob, flips=r.flips and flips, classes=classes)
+    return reports
 
 
 def images_of(report: Report) -> tuple[tuple[str, int], ...]:

@@ -48,7 +48,7 @@ def test_drive_is_asked_for_only_when_wanted(monkeypatch, tmp_path):
     assert str(session.drive) in session.line()
     assert colab.setup(drive=True) == session  # "Run all" again
     monkeypatch.setenv("KAGGLE_URL_BASE", "x")
-    assert colab.whereabouts() == "kaggle", "it looks like Colab"
+    assert colab.setup().where == "kaggle", "it looks like Colab"
 
 
 @pytest.mark.parametrize(("error", "reason"), [

@@ -29,7 +29,7 @@ from tqdm.auto import tqdm
 from course_lib.data import Split, load
 from course_lib.errors import CourseError
 from course_lib.evaluation import NAMED, evaluate, named
-from course_lib.fairness import Errors, Report, wilson
+from course_lib.fairness import Errors, Report
 from course_lib.files import cache_dir, inside
 from course_lib.lab.publish import publish
 from course_lib.machine import keep_memory, one_thread
@@ -176,7 +176,8 @@ def alike(stored: dict[str, Any], record: dict[str, Any]) -> bool:
 
 def outside(told: Errors, found: Errors) -> Iterator[str]:
     """The average and each class, when they leave the stored ones' 95 % intervals."""
-    bounds = np.vstack([told.intervals(), wilson(sum(told.wrong), sum(told.counts))])
+    every = Errors((sum(told.wrong),), (sum(told.counts),))
+    bounds = np.vstack([told.intervals(), every.intervals()])
     for error, (low, high) in zip([*found.by_class, found.mean], bounds, strict=True):
         if not low <= error <= high:
             yield f"an error of {error:.2%} is outside {low:.2%} to {high:.2%}"

@@ -3,7 +3,6 @@ this fails there is no kernel, and one line in the log."""
 
 import contextlib
 import ctypes
-import functools
 import hashlib
 import logging
 import os
@@ -29,6 +28,7 @@ FLAGS = ("-std=c++17", "-O2", "-march=native", "-shared", "-fPIC", "-pthread", "
          "-fno-math-errno", "-fopenmp-simd")
 PATIENCE = 300  # seconds for a compiler that hangs
 _LOCK = threading.Lock()  # one thread compiles, others wait
+_TRIED: dict[tuple[str | None, ...], tuple[ctypes.CDLL | None, str]] = {}
 _off: ContextVar[bool] = ContextVar("course_lib.native.off", default=False)
 
 
@@ -53,18 +53,17 @@ def reason() -> str:
 
 
 def _attempt() -> tuple[ctypes.CDLL | None, str]:
+    """The kernels, or None and the reason: tried once with the same settings."""
+    settings = tuple(map(os.environ.get, ("COURSE_CACHE", "CXX", "COURSE_NATIVE_FLAGS")))
     with _LOCK:
-        return _built(*(os.environ.get(v) for v in ("COURSE_CACHE", "CXX", "COURSE_NATIVE_FLAGS")))
-
-
-@functools.cache
-def _built(*settings: str | None) -> tuple[ctypes.CDLL | None, str]:  # tried once per settings
-    try:
-        return _found_or_compiled(compiler()), ""
-    except (CourseError, OSError) as why:
-        log.warning("LeNet-5 runs on PyTorch, several times slower, because its C++ kernel cannot "
-                    "be built: %s", why)
-        return None, str(why)
+        if settings not in _TRIED:
+            try:
+                _TRIED[settings] = _found_or_compiled(compiler()), ""
+            except (CourseError, OSError) as why:
+                log.warning("LeNet-5 runs on PyTorch, several times slower, because its C++ kernel "
+                            "cannot be built: %s", why)
+                _TRIED[settings] = None, str(why)
+        return _TRIED[settings]
 
 
 def _found_or_compiled(cxx: str) -> ctypes.CDLL:
@@ -124,16 +123,14 @@ def flags() -> list[str]:
 
 def key(cxx: str) -> str:
     """A hash of all that the machine code depends on: different machines may share a home."""
-    made_from = [SOURCE.read_text(), " ".join(flags()), _run([cxx, "--version"]).stdout,
-                 platform.machine(), _cpu_features()]
-    return hashlib.sha256("\0".join(made_from).encode()).hexdigest()[:16]
-
-
-def _cpu_features() -> str:
+    processor = platform.processor()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
-    return platform.processor()
+        processor = next((line for line in lines
+                          if line.lower().startswith(("flags", "features"))), "")
+    made_from = [SOURCE.read_text(), " ".join(flags()), _run([cxx, "--version"]).stdout,
+                 platform.machine(), processor]
+    return hashlib.sha256("\0".join(made_from).encode()).hexdigest()[:16]
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

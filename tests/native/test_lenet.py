@@ -3,6 +3,7 @@
 import copy
 import logging
 import os
+import platform
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -259,9 +260,9 @@ def fresh(tmp_path, monkeypatch):
     fake.chmod(0o755)
     monkeypatch.setenv("CXX", str(fake))
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
-    builder._built.cache_clear()
+    builder._TRIED.clear()
     yield tmp_path / "cache" / "native"
-    builder._built.cache_clear()
+    builder._TRIED.clear()
 
 
 def test_built_once_found_again_and_replaced_when_damaged(fresh, monkeypatch):
@@ -276,11 +277,11 @@ def test_built_once_found_again_and_replaced_when_damaged(fresh, monkeypatch):
     for damaged in (good[:1000], good[:5000] + b"x" + good[5001:]):
         path.unlink()  # the first one stays mapped
         path.write_bytes(damaged)
-        builder._built.cache_clear()
+        builder._TRIED.clear()
         assert native.library() is not None and path.read_bytes() == good
     cxx, names = builder.compiler(), set()
     for change in (lambda: None, lambda: monkeypatch.setenv("COURSE_NATIVE_FLAGS", "-O0"),
-                   lambda: monkeypatch.setattr(builder, "_cpu_features", lambda: "another CPU"),
+                   lambda: monkeypatch.setattr(platform, "machine", lambda: "another CPU"),
                    lambda: monkeypatch.setattr(builder, "SOURCE", Path(__file__))):
         change()
         names.add(builder.key(cxx))
