@@ -16,7 +16,7 @@ from course_lib.recipes import Recipe
 
 RECIPES: dict[str, Recipe] = {
     **exp1.RECIPES,
-    **exp2.RECIPES, **exp3.RECIPES, **exp2.TRIALS, **exp3.TRIALS, **exp2.GRID, **exp3.REPORT,
+    **exp2.RECIPES, **exp3.RECIPES, **exp2.TRIALS, **exp2.GRID, **exp3.REPORT,
     **exp4.TRIALS, **exp4.RECIPES,
     **contest.TRIALS, **contest.RECIPES,
     **scores.RECIPES,

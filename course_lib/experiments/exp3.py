@@ -18,7 +18,6 @@ RECIPES: dict[str, Recipe] = {
     "exp3/remargin-2021": exp2.from_hot_start(
         "FRL (rm) with the constants of the authors' code of 2021, tolerance 0.1",
         FRL.preset("authors_2021", "rm", attack=exp2.trades_attack(exp2.EPS)), weights=False)}
-TRIALS: dict[str, Recipe] = exp2.trials("rmrw")
 
 REPORTS: dict[str, Any] = {"variant": "rm", "rates": (1.0, 0.0, 10.0),
                            "attack": PGD(eps=8 / 255, step_size=1 / 255, steps=20)}

@@ -133,7 +133,7 @@ class Explorer:
             self.attack(choice)
         if "cell" in pick(VIEWS, view, "view").uses:
             i, j = self.mistake(choice)
-            classes = {c: k for k, c in enumerate(self.classes(choice))}
+            classes = {c: k for k, c in enumerate(self.source(choice.models[0]).classes)}
             choice = replace(choice, row=pick(classes, row, "class") if row else i,
                              column=pick(classes, column, "class") if column else j)
         return self.draw(choice)
@@ -153,9 +153,6 @@ class Explorer:
              **words: Any) -> list[Axes]:
         self.figure.set_size_inches(width, height)
         return list(self.figure.subplots(rows, columns, squeeze=False, **words).flat)
-
-    def classes(self, choice: Choice) -> tuple[str, ...]:
-        return self.source(choice.models[0]).classes
 
     def mistake(self, choice: Choice) -> tuple[int, int]:
         """The true and the predicted class of the first model's most frequent mistake."""
@@ -240,15 +237,15 @@ def cell(x: Explorer, choice: Choice) -> str:
     first = (min(choice.number, max(1, len(places))) - 1) // PAGE * PAGE
     if not (page := numbers[first : first + PAGE]):
         raise CourseError(f"{alt} Choose another cell.")
-    plots.images(images_of(x.classes(choice)).images(places[page[0] - 1 : page[-1]]), ax,
-                 columns=PAGE // 2, titles=[*map(str, page)],
-                 framed=[n == choice.number for n in page])
+    test = images_of(x.source(choice.models[0]).classes)
+    plots.images(test.images(places[page[0] - 1 : page[-1]]), ax, columns=PAGE // 2,
+                 titles=[*map(str, page)], framed=[n == choice.number for n in page])
     return f"{alt} Shown: {page[0]} to {page[-1]}, as they are without the attack."
 
 
 def image(x: Explorer, choice: Choice) -> str:
     """One image, clean and attacked; the models' probabilities before and after; and the walk."""
-    (places, alt), classes = x.cell(choice), x.classes(choice)
+    (places, alt), classes = x.cell(choice), x.source(choice.models[0]).classes
     if not len(places):
         raise CourseError(f"{alt} Choose another cell.")
     place, n = int(places[min(choice.number, len(places)) - 1]), len(choice.models)

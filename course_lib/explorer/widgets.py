@@ -177,7 +177,7 @@ class Panel(w.VBox):
 
     def _offer_cells(self) -> None:
         """Offer the model's classes, at first its most frequent mistake, and the cell's images."""
-        part, classes = self.part, self.explorer.classes(self.choice())
+        part, classes = self.part, self.explorer.source(self.part.one.value).classes
         options = tuple((c, i) for i, c in enumerate(classes))
         if part.row.options != options:
             mistake = self.explorer.mistake(self.choice())

@@ -35,6 +35,7 @@ NOTICE, WAIT = 5.0, 600.0  # seconds until we say that we wait for a lock, and u
 OLD = 600.0  # seconds after which nobody reads a superseded file, or goes on writing a part
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 LARGEST = 500_000_000  # bytes; every file of the course is smaller
+RECENT = ".recent"  # superseded contents by sha256, for those who read the manifest before that
 PATIENCE = 30.0  # seconds that a server may be silent
 SLOWEST = 50_000  # bytes in a second; a download that is slower is given up
 
@@ -282,11 +283,6 @@ class StoredFiles:
     kind: str  # "models", "curves" or "luf": where manifest.json has its entries
     remake: str  # what to do about a damaged file
 
-    @property
-    def recent(self) -> Path:
-        """Superseded contents by their sha256, for whoever has read the manifest before that."""
-        return self.folder / ".recent"
-
     def entries(self) -> Entries:
         """The manifest's entries; none where there is no manifest yet."""
         return self._table("manifest.json", self.kind, depth=2)
@@ -319,7 +315,7 @@ class StoredFiles:
                               f"must be a file inside {self.folder} with its hash. Restore "
                               "manifest.json.")
         have = ""
-        for place in (path, self.recent / sha256, path):  # a writer may be at work
+        for place in (path, self.folder / RECENT / sha256, path):  # a writer may be at work
             # isfile is False for a name that the system refuses, too
             if os.path.isfile(place) and (have := sha256_of(raw := read_bytes(place))) == sha256:
                 return raw
@@ -350,7 +346,7 @@ class StoredFiles:
         nothing where the block fails.
 
         At every moment, and after a kill, the manifest on disk names contents that are in their
-        places or in `recent`.
+        places or in RECENT.
         """
         with locked(self.folder):
             entries, files = self.entries(), dict[str, bytes]()
@@ -363,18 +359,18 @@ class StoredFiles:
                                       "a link has it. Choose another name, or remove the link.")
                 new[path] = raw
                 if path.is_file() and (before := read_bytes(path)) != raw:
-                    old[self.recent / sha256_of(before)] = before
+                    old[self.folder / RECENT / sha256_of(before)] = before
             tidy = {name: dict(sorted(keys.items())) for name, keys in sorted(entries.items())}
             manifest = json_bytes({"format": 1, self.kind: tidy})
             write_together({**old, **new, self.folder / "manifest.json": manifest})
 
     def _finish(self, entries: Entries) -> None:
         """Put back what a change that was killed had put aside, and delete what is old."""
-        aside = {path.name for path in self.recent.glob("*")}
+        aside = {path.name for path in (self.folder / RECENT).glob("*")}
         for row in (row for keys in entries.values() for entry in keys.values()
                     for row in (entry, *entry.values())
                     if isinstance(row, dict) and str(row.get("sha256")) in aside):
             with contextlib.suppress(CourseError):  # a damaged row must not stop other changes
                 write_together({self.folder / row["file"]: self.read(row)})
-        sweep(self.recent, "*")
+        sweep(self.folder / RECENT, "*")
         sweep(self.folder, "**/.part-*")
