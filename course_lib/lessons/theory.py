@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from course_lib.lessons.gaussians import Gaussians
 from course_lib.lessons.lesson import Exercise
 from course_lib.zoo import load_reports
 
@@ -36,9 +37,8 @@ def _bisect(gap: Callable[[float], float], low: float, high: float, steps: int,
 
 def _trained(omega: float, m: float, K: float) -> float:
     """Error of the hard class minus error of the easy one, trained with weight omega; falling."""
-    B = 2 * m / (K**2 - 1)
-    S = np.sqrt(B**2 + 2 * np.log(K / omega) / (K**2 - 1))
-    return float(ndtr(S - K * B) - ndtr(B - K * S))
+    _, u, v, _ = Gaussians(d=1, eta=m, K=K).optimum(omega)
+    return float(ndtr(v) - ndtr(u))
 
 
 GAPS = [(partial(_trained, m=1.5, K=2.0), 0.5, 3.0, 60), (lambda omega: 1.7 - omega, 0.0, 10.0, 5),
