@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from course_lib.errors import CourseError
-from course_lib.files import cache_dir, write_together
+from course_lib.files import cache_dir, sha256_of, write_together
 
 log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("lenet.cpp")
@@ -74,7 +74,7 @@ def _found_or_compiled(cxx: str) -> ctypes.CDLL:
     if not _ours(folder):
         raise CourseError(f"other users may write to {folder}")
     for path in folder.glob(name + "*.so"):
-        if _ours(path) and path.name == name + _ending(path.read_bytes()):
+        if _ours(path) and path.stem == name + sha256_of(path.read_bytes())[:16]:
             return _load(path)
     with tempfile.TemporaryDirectory() as scratch:
         fresh = Path(scratch) / "lenet.so"
@@ -83,7 +83,7 @@ def _found_or_compiled(cxx: str) -> ctypes.CDLL:
             last = (done.stderr.strip() or "no message").splitlines()[-1]
             raise CourseError(f"{cxx} failed: {last[:200]}")
         raw = fresh.read_bytes()
-    path = folder / (name + _ending(raw))
+    path = folder / f"{name}{sha256_of(raw)[:16]}.so"
     write_together({path: raw})
     return _load(path)
 
@@ -93,10 +93,6 @@ def _ours(path: Path) -> bool:
     with this user's rights. A link counts as one that all may write to."""
     at = path.lstat()
     return os.name == "nt" or (at.st_uid in (0, os.getuid()) and not at.st_mode & 0o022)
-
-
-def _ending(raw: bytes) -> str:
-    return hashlib.sha256(raw).hexdigest()[:16] + ".so"
 
 
 def _load(path: Path) -> ctypes.CDLL:

@@ -258,10 +258,10 @@ def test_h22_a_planted_library_is_not_loaded(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(kernels, "_run", compile)
     monkeypatch.setattr(kernels, "_load", lambda path: loaded.append(path.read_bytes()))
     folder = tmp_path / "native"
-    path = folder / f"lenet-{kernels.key('c++')}-{kernels._ending(b'planted')}"
+    path = folder / f"lenet-{kernels.key('c++')}-{sha256_of(b'planted')[:16]}.so"
 
     def attempt() -> bytes:
-        for built in folder.glob(f"*{kernels._ending(b'built')}"):
+        for built in folder.glob(f"*{sha256_of(b'built')[:16]}.so"):
             built.unlink()
         kernels._found_or_compiled("c++")
         return loaded.pop()
