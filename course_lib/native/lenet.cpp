@@ -29,12 +29,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -180,7 +178,7 @@ inline void dense_tile(const V* in, const float* w, const float* b, V* out) {
 }
 template <int N_IN, bool TANH>
 inline void dense(const V* in, const float* w, const float* b, V* out, int n_out) {
-    constexpr int T = WIDE ? 20 : 10;
+    constexpr int T = 10;
     int o = 0;
     for (; o + T <= n_out; o += T) dense_tile<N_IN, T, TANH>(in, w + o * N_IN, b + o, out + o);
     for (; o + 2 <= n_out; o += 2) dense_tile<N_IN, 2, TANH>(in, w + o * N_IN, b + o, out + o);
@@ -200,7 +198,7 @@ void forward(const Net& n, const V* x, Kept& k, V* logits) {
 // finish(i, sum_o w_oi g_o) for each input i of a dense layer
 template <int N_IN, class F>
 inline void dense_back(const V* g, const float* w, int n_out, F finish) {
-    constexpr int T = WIDE ? 20 : 10, REST = N_IN % T;
+    constexpr int T = 10, REST = N_IN % T;
     for (int i = 0; i + T <= N_IN; i += T) {
         V acc[T] = {};
         for (int o = 0; o < n_out; ++o) times<T>(EACH(j) { acc[j] += w[o * N_IN + i + j] * g[o]; });
@@ -305,11 +303,11 @@ struct Workspace {  // what one thread needs. Kept for the next call: fresh page
     }
     static Workspace* spare(Workspace* back) {  // put one back, or (nullptr) ask for one
         static Workspace* shelf[8] = {};
-        static std::mutex lock;
-        if (!lock.try_lock()) return std::free(back), nullptr;  // never waits: after a fork the lock may have lost its owner
+        static std::atomic_flag busy = ATOMIC_FLAG_INIT;
+        if (busy.test_and_set()) return std::free(back), nullptr;  // never waits: after a fork it may have lost its owner
         Workspace** at = std::find_if(shelf, shelf + 8, [&](Workspace* s) { return !s == !!back; });
         if (at != shelf + 8) std::swap(*at, back);
-        lock.unlock();
+        busy.clear();
         return back;
     }
     struct Return {
@@ -383,7 +381,7 @@ inline I argmax(int classes, const V* z) {
 
 // d/dz_j (max_{i != y} z_i - z_y); equals share, as in PyTorch
 inline void margin_back(int classes, const V* z, I y, V* g) {
-    V best = all(-INFINITY), ties = all(0.f);
+    V best = all(-__builtin_inff()), ties = all(0.f);
     for (int j = 0; j < classes; ++j) best = (y != j) & (z[j] > best) ? z[j] : best;
     for (int j = 0; j < classes; ++j) ties += (y != j) & (z[j] == best) ? all(1.f) : all(0.f);
     for (int j = 0; j < classes; ++j) g[j] = y == j ? all(-1.f) : (z[j] == best ? 1.f / ties : all(0.f));
