@@ -15,7 +15,14 @@ from course_lib.lab.commands import OPTIONS, in_shell_words
 from course_lib.lab.publish import publish
 from course_lib.lab.score import PLANS, Plan, Search
 from course_lib.zoo import load_model
-from tests.helpers import drop_weights, network_of, report, tiny_dataset, with_tiny_recipes
+from tests.helpers import (
+    drop_weights,
+    network_of,
+    record,
+    report,
+    tiny_dataset,
+    with_tiny_recipes,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +32,9 @@ def tiny(monkeypatch, tmp_path):
     with_tiny_recipes(monkeypatch)
     monkeypatch.setenv("COURSE_MODELS", str(tmp_path / "models"))
     monkeypatch.chdir(tmp_path)
-    made = {"model": "lenet5", "classes": ["cat", "dog", "frog"]}
     for seed in (0, 1):
-        record = {"recipe": "tiny/first", "seed": seed, "made_from": made,
-                  "reports": [report().to_json()]}
-        publish("tiny/first", seed, network_of(RECIPES["tiny/first"]), record, tmp_path / "models")
-
-
-Capture = pytest.CaptureFixture[str]
+        publish("tiny/first", seed, network_of(RECIPES["tiny/first"]),
+                record("tiny/first", seed, report()), tmp_path / "models")
 
 
 def call(capsys, *argv):
@@ -144,7 +146,7 @@ def test_an_interruption_promises_a_resume_only_where_something_is_saved(capsys,
     (["evaluate", "tiny/first", "--seed", "7"], "stored for seeds 0, 1, not for 7"),
     (["evaluate", "tiny/first", "--eps", "8"], "For 8 grey levels of 255 write 8 / 255"),
     (["train", "exp1/naturel"], "Did you mean 'exp1/natural'?"),
-    (["train", "exp1/natural", "--data", "nowhere"], "nowhere lacks train-images"),
+    (["train", "exp1/natural", "--data", "nowhere"], "nowhere lacks Fashion-MNIST"),
     (["train", "tiny/second", "--seed", "5"], "needs tiny/first, seed 5"),
     (["sweep", "tiny/first", "--jobs", "0"], "jobs is 0"),
     (["examine", "tiny/first", "--seeds", "-1"], "seeds is -1"),

@@ -15,8 +15,7 @@ from course_lib.experiments import RECIPES
 from course_lib.lab import leave_out as room
 from course_lib.lab.leave_out import DESIGNS, leave_out, load_luf, luf_files, publish_luf
 from course_lib.models import build
-from tests.helpers import seeded, with_tiny_recipes
-from tests.lab.calls import counted
+from tests.helpers import counted, seeded, with_tiny_recipes
 
 NAME = "tiny/first"
 

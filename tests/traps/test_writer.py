@@ -35,17 +35,16 @@ from course_lib.recipes import run
 from course_lib.tables import compare, list_models, results
 from course_lib.training import Optim, fit
 from course_lib.zoo import load_model, load_record, manifest, model_files
+from tests import helpers
 from tests.faults.shims import RUN, share
-from tests.helpers import THREE, report, same_weights, with_tiny_recipes
+from tests.helpers import report, same_weights, with_tiny_recipes
 
 NAME, OTHER = "a/b", "a/c"
 READS = 10_000
 
 
 def record(wrong: int = 0) -> dict[str, Any]:
-    return {"recipe": NAME, "seed": 0, "reports": [report(nat=(wrong, 5, 3)).to_json()],
-            "made_from": {"model": "lenet5", "classes": list(THREE),
-                          "recipe": {"dataset": "tiny", "method": {"name": "natural"}}}}
+    return helpers.record(NAME, 0, report(nat=(wrong, 5, 3)))
 
 
 def network(seed: int) -> Any:
