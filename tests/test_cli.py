@@ -15,14 +15,7 @@ from course_lib.lab.commands import OPTIONS, in_shell_words
 from course_lib.lab.publish import publish
 from course_lib.lab.score import PLANS, Plan, Search
 from course_lib.zoo import load_model
-from tests.helpers import (
-    drop_weights,
-    network_of,
-    record,
-    report,
-    tiny_dataset,
-    with_tiny_recipes,
-)
+from tests.helpers import drop_weights, network_of, record, report, tiny_dataset, with_tiny_recipes
 
 
 @pytest.fixture(autouse=True)
