@@ -58,7 +58,7 @@ class Small(nn.Module):
 
 
 class QuickJudge(AutoAttack):
-    """AutoAttack with ten iterations, where its verdict does not matter."""
+    """AutoAttack with ten iterations, where it need not be strong."""
 
     def _judge(self, *given: Any, **words: Any) -> Any:
         judge = super()._judge(*given, **words)
