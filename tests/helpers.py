@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib import LOADERS, METHODS, PGD, RECIPES, Dataset, Optim, Split, build, load
+from course_lib.autoattack import AutoAttack
 from course_lib.fairness import Errors, Report
 from course_lib.recipes import Recipe
 from course_lib.zoo import model_files
@@ -55,6 +56,15 @@ class Small(nn.Module):
         return self.head(self.drop(torch.tanh(self.norm(self.conv(x)))).flatten(1))
 
 
+class QuickJudge(AutoAttack):
+    """AutoAttack with ten iterations, where it need not be strong."""
+
+    def _judge(self, *given: Any, **words: Any) -> Any:
+        judge = super()._judge(*given, **words)
+        judge.apgd.n_iter, judge.apgd.n_restarts = 10, 1
+        return judge
+
+
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
@@ -84,6 +94,15 @@ def report(nat: tuple[int, ...] = (1, 5, 3), rob: tuple[int, ...] = (4, 9, 6),
            counts: tuple[int, ...] = (10, 10, 20), attack: str = "pgd20",
            eps: float = 8 / 255) -> Report:
     return Report(Errors(nat, counts), Errors(rob, counts), THREE, attack, eps)
+
+
+def record(name: str = "tiny/first", seed: int = 0, *reports: Report, data: str = "tiny",
+           **more: Any) -> dict[str, Any]:
+    """A record of a LeNet-5 of three classes, with these reports."""
+    made = {"model": "lenet5", "classes": list(THREE),
+            "recipe": {"dataset": data, "method": {"name": "pgd_at"}}}
+    return {"recipe": name, "seed": seed, "made_from": made,
+            "reports": [r.to_json() for r in reports], **more}
 
 
 def same_weights(a: nn.Module, b: nn.Module) -> bool:
@@ -130,6 +149,21 @@ def fails_at(module: nn.Module, call: int) -> Any:
             raise ArithmeticError("stopped here on purpose")
 
     return module.register_forward_pre_hook(hook)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, room: Any, name: str, noted: Callable[..., Any],
+            stop: int | None = None) -> list[Any]:
+    """`noted` of the arguments of each call of room.name; the `stop`-th call is interrupted."""
+    calls, real = list[Any](), getattr(room, name)
+
+    def watched(*args: Any, **words: Any) -> Any:
+        calls.append(noted(*args, **words))
+        if len(calls) == stop:
+            raise KeyboardInterrupt
+        return real(*args, **words)
+
+    monkeypatch.setattr(room, name, watched)
+    return calls
 
 
 def with_tiny_recipes(patch: pytest.MonkeyPatch) -> None:

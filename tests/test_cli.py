@@ -15,7 +15,7 @@ from course_lib.lab.commands import OPTIONS, in_shell_words
 from course_lib.lab.publish import publish
 from course_lib.lab.score import PLANS, Plan, Search
 from course_lib.zoo import load_model
-from tests.helpers import drop_weights, network_of, report, tiny_dataset, with_tiny_recipes
+from tests.helpers import drop_weights, network_of, record, report, tiny_dataset, with_tiny_recipes
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +25,9 @@ def tiny(monkeypatch, tmp_path):
     with_tiny_recipes(monkeypatch)
     monkeypatch.setenv("COURSE_MODELS", str(tmp_path / "models"))
     monkeypatch.chdir(tmp_path)
-    made = {"model": "lenet5", "classes": ["cat", "dog", "frog"]}
     for seed in (0, 1):
-        record = {"recipe": "tiny/first", "seed": seed, "made_from": made,
-                  "reports": [report().to_json()]}
-        publish("tiny/first", seed, network_of(RECIPES["tiny/first"]), record, tmp_path / "models")
-
-
-Capture = pytest.CaptureFixture[str]
+        publish("tiny/first", seed, network_of(RECIPES["tiny/first"]),
+                record("tiny/first", seed, report()), tmp_path / "models")
 
 
 def call(capsys, *argv):

@@ -1,6 +1,7 @@
 """Stored models are what their reports say, and one small recipe gives its weights again."""
 
 import copy
+import dataclasses
 
 import pytest
 
@@ -8,6 +9,7 @@ from course_lib import PGD, RECIPES, CourseError, build, evaluate
 from course_lib.fairness import Errors, Report
 from course_lib.lab.publish import publish
 from course_lib.zoo import load_model, load_record
+from tests import helpers
 from tests.helpers import network_of, tiny_dataset, with_tiny_recipes
 from tools import model_cards, verify_models
 from tools.verify_models import (
@@ -80,9 +82,8 @@ def root(tmp_path, monkeypatch):
     with_tiny_recipes(monkeypatch)
     model, data = network_of(RECIPES["tiny/first"]).eval(), tiny_dataset()
     found = evaluate(model, data.test, PGD(EPS, steps=20), progress=False)
-    rows = [{**found.to_json(), "attack": attack} for attack in ("pgd20", "autoattack")]
-    made = {"model": "lenet5", "classes": list(data.classes), "recipe": {"dataset": "tiny"}}
-    record = {"recipe": "tiny/first", "seed": 0, "made_from": made, "reports": rows}
+    reports = [dataclasses.replace(found, attack=attack) for attack in ("pgd20", "autoattack")]
+    record = helpers.record("tiny/first", 0, *reports)
     publish("tiny/first", 0, model, record, tmp_path)
     publish("tiny/second", 0, None, record, tmp_path)
     return tmp_path

@@ -16,16 +16,15 @@ from course_lib.fairness import Spread
 from course_lib.lab.publish import publish
 from course_lib.tables import overview, score_results, spread, stored_reports
 from course_lib.zoo import load_record, load_reports
+from tests import helpers
 from tests.helpers import THREE, drop_weights, report, same_weights
 
 NAME = "exp1/natural"
 
 
-def record(seed, name=NAME, data="tiny", **changes):
-    rows = [report(nat=(seed, 5, 3)).to_json(), report(rob=(6, 9, 9), eps=16 / 255).to_json()]
-    made = {"model": "lenet5", "classes": list(THREE),
-            "recipe": {"dataset": data, "method": {"name": "pgd_at", "mix": 0.5}}}
-    return {"recipe": name, "seed": seed, "made_from": made, "reports": rows, **changes}
+def record(seed, name=NAME, **changes):
+    return helpers.record(name, seed, report(nat=(seed, 5, 3)),
+                          report(rob=(6, 9, 9), eps=16 / 255), **changes)
 
 
 def store(root, name, seed, *rows, **words):
@@ -114,7 +113,7 @@ def test_reports_by_seed_are_on_the_same_images(root):
     assert found[1].rob.counts == (10, 10, 20)
 
 
-@pytest.mark.parametrize("change", [  # more of them in tests/faults/test_zoo_generated.py
+@pytest.mark.parametrize("change", [  # more of them in tests/faults/test_generated.py
     {"eps": -1}, {"eps": float("nan")}, {"eps": 10**400}, {"counts": [[1], [2], [3]]},
     {"classes": 5}, {"rob": [0.1, 0.4, 0.3]}, None])
 def test_a_damaged_report_is_left_out_and_named_once(root, change):
@@ -236,6 +235,8 @@ def test_compare(root):
                        ((NAME, "a/later"), "share no seed")):
         with pytest.raises(CourseError, match=say):
             compare(*names, root=root)
+    with pytest.raises(CourseError, match="different data sets"):
+        spread(NAME, minus="a/shoes", root=root)
 
 
 WEIGHTS, RECORD, MANIFEST = f"{NAME}/seed0.safetensors", f"{NAME}/seed0.json", "manifest.json"
@@ -276,7 +277,7 @@ def saved(values, kind=torch.float32):
                                    "fc2.bias": torch.tensor(values, dtype=kind)})
 
 
-@pytest.mark.parametrize(("file", "edit", "say"), [  # more in tests/faults/test_zoo_generated.py
+@pytest.mark.parametrize(("file", "edit", "say"), [  # more in tests/faults/test_generated.py
     (WEIGHTS, lambda raw: saved([0, math.nan, 0]), "fc2.bias .* hold NaN"),
     (WEIGHTS, lambda raw: saved([0, 0, math.inf]), "fc2.bias .* infinity"),
     (WEIGHTS, lambda raw: saved([0] * 3, torch.float64), "do not fit LeNet5: fc2.bias"),

@@ -90,16 +90,6 @@ def test_models_attack_and_budget(seen: Seen) -> None:
     seen.after(lambda: seen.choose("beside", "exp3/remargin-05"), "exp3/remargin-05: average")
 
 
-@pytest.mark.parametrize("seen", ["voila"], indirect=True)  # the buttons are alike
-def test_every_view(seen: Seen) -> None:
-    for name, words in {
-            "All budgets": "against the budget", "Confusion matrix": "Confusion matrices",
-            "Images of a cell": "Shown: 1 to", "One image": "Test image",
-            "Source and target": "is lost soonest", "Scores": "CAU: accuracy of each class",
-            "Errors by class": "95 % intervals"}.items():
-        seen.after(lambda name=name: seen.press(name), words)
-
-
 def test_a_click_on_the_matrix_shows_the_images_of_the_cell(seen: Seen) -> None:
     """The cells lie over the picture: the seventh row and the fifth column of the right matrix."""
     for width in (1400, 760):

@@ -19,6 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from tools import colab_twin
 from tools.addresses import setup_code
 from tools.colab_twin import (
     Twin,
@@ -102,15 +103,15 @@ def test_the_setup_cell_in_empty_folders(twin: Twin, tmp_path: Path) -> None:
     cases = [
         ("\n".join([good, *sorted(IMPORTS), "import course_lib, os",
                     "assert course_lib.__file__.startswith(os.getcwd())"]), LINE),
-        (HALF + good, LINE), (upload % "course.zip" + NO_ADDRESS + "\n" + MODELS, own),
+        (HALF + good.replace("SAVE_TO_DRIVE = False", "SAVE_TO_DRIVE = True"),  # Drive is refused
+         r"(?s).*Colab: Python .* only\. Colab deletes them with the machine.*"),
+        (upload % "course.zip" + NO_ADDRESS + "\n" + MODELS, own),
         (upload % wheel.name + by_name + "\n" + MODELS, own),
         (setup_code("file:///nowhere/course.git"), r"(?s).*FileNotFoundError: "
          r"file:///nowhere/course\.git was not found\. Upload course\.zip.*"),
         (NO_ADDRESS, r"(?s).*FileNotFoundError: course\.zip was not found\. Upload .* again\..*"),
         (good.replace('COURSE = ""', 'COURSE = "my-course.zip"'),
-         r"(?s).*FileNotFoundError: my-course\.zip was not found\..*"),
-        (good.replace("SAVE_TO_DRIVE = False", "SAVE_TO_DRIVE = True"),  # Drive is refused
-         r"(?s).*Colab: Python .* only\. Colab deletes them with the machine.*")]
+         r"(?s).*FileNotFoundError: my-course\.zip was not found\..*")]
     folders = [twin.content / str(n) for n in range(len(cases))]
     for folder in folders:
         folder.mkdir()
@@ -131,8 +132,10 @@ def test_the_first_notebook_whole_without_drive(twin: Twin) -> None:
     assert packages(twin.python) == before
 
 
-def test_a_training_is_killed_and_goes_on_on_another_machine(twin: Twin) -> None:
+def test_a_training_is_killed_and_goes_on_on_another_machine(
+        twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drive is asked for once on each machine, and has what the second one needs."""
+    monkeypatch.setattr(colab_twin, "SMALL", "1500,8")
     before = twin.mounts
     assert re.fullmatch(r"killed after batch \d+, went on from there on another machine",
                         killed_and_resumed(twin, START, "run = fit("))

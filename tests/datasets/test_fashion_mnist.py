@@ -143,7 +143,7 @@ def test_a_damaged_folder(folder):
 def test_damaged_embedded_data(name, file, tmp_path, monkeypatch):
     path = shutil.copytree(EMBEDDED / name, tmp_path / name) / file
     monkeypatch.setattr(data, "EMBEDDED", tmp_path)
-    for bad in damaged(path.read_bytes()):
+    for bad in damaged(path.read_bytes())[1:3]:  # the others are tried on `checked` above
         path.write_bytes(bad)
         with pytest.raises(CourseError, match=f"{file}.*{WRONG}"):
             load(name, limit=100).train  # noqa: B018

@@ -81,8 +81,7 @@ def imagenette(place, patch):
             picture[:, margin : width - margin, 0] = 250
             path = folder / part / wordnet / f"{part}_{i}.JPEG"
             Image.fromarray(picture).save(path, quality=95)
-    patch.setattr(torchvision_sets, "IMAGENETTE_IMAGES",
-                  {"train": [6] * 3, "val": [2] * 3})
+    patch.setattr(torchvision_sets, "IMAGENETTE_IMAGES", {"train": [6] * 3, "val": [2] * 3})
 
 
 MAKE = {"svhn": svhn, "imagenette": imagenette,

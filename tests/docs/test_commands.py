@@ -55,8 +55,7 @@ def cli(line: str) -> None:
 def shell(line: str, folder: Path) -> str:
     done = subprocess.run(line, shell=True, cwd=folder,
                           env={**os.environ, "PYTHON": sys.executable}, capture_output=True,
-                          text=True,
-                          stdin=subprocess.DEVNULL)
+                          text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"{line}\n{done.stdout[-1500:]}{done.stderr[-1500:]}"
     return done.stdout
 

@@ -38,6 +38,7 @@ from course_lib.recipes import Recipe, run
 from course_lib.tables import compare, list_models, results
 from course_lib.training import Averaging
 from course_lib.zoo import load_model, load_record, load_report
+from tests import helpers
 from tests.faults.shims import MEMORY, make_state, newest, same, share
 from tests.helpers import THREE, report, split, tiny_dataset, with_tiny_recipes
 
@@ -197,10 +198,7 @@ def bent(draw: st.DrawFn, tree: Any) -> Any:
 
 
 def record() -> dict[str, Any]:
-    made = {"model": "lenet5", "classes": list(THREE),
-            "recipe": {"dataset": "tiny", "method": {"name": "natural"}}}
-    return {"recipe": MODEL, "seed": 0, "made_from": made,
-            "reports": [report().to_json(), report(eps=16 / 255).to_json()], "history": []}
+    return helpers.record(MODEL, 0, report(), report(eps=16 / 255), history=[])
 
 
 class Place:

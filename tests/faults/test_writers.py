@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from course_lib.checkpoints import Store
-from course_lib.checkpoints.disk import RECORD
 from course_lib.errors import CourseError
 from tests.faults.shims import RUN, end, make_state, same, share, start
 
@@ -71,13 +70,3 @@ def test_opening_again_in_the_same_process_is_fine(folder: Path) -> None:
     new.close()
     with another(folder) as child:
         assert child.is_alive()
-
-
-def test_no_link_is_followed(folder: Path) -> None:
-    """In a folder that others may write to. Links that are locks: tests/traps/test_writer.py."""
-    (folder / "mine").write_text("precious")
-    store = Store(folder / "run")
-    (store.dir / RECORD).symlink_to(folder / "mine")
-    store.open(*RUN)
-    store.close()
-    assert (folder / "mine").read_text() == "precious"

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from course_lib import diagnostics, scores
 from course_lib.attacks import OBJECTIVES, PGD, STARTS
-from course_lib.autoattack import AutoAttack
 from course_lib.checkpoints import Store
 from course_lib.data import AUGMENTATIONS, Split
 from course_lib.errors import CourseError
@@ -26,6 +25,7 @@ from course_lib.machine import device
 from course_lib.methods import METHODS, Method
 from course_lib.models import build
 from course_lib.training import Averaging, Optim, _Training, fit
+from tests import helpers
 from tests.gpu.standin import CPU, CUDA, StandIn, standin
 from tests.helpers import THREE, Small, fails_at, images, labels, split, with_tiny_recipes
 
@@ -161,16 +161,9 @@ def test_nothing_is_read_inside_the_walk(stop: bool, gpu: StandIn) -> None:
             assert gpu.reads.total() == 4, gpu.reads  # before it: images and labels are checked
 
 
-class Quick(AutoAttack):
-    def _judge(self, *given: Any) -> Any:
-        judge = super()._judge(*given)
-        judge.apgd.n_iter, judge.apgd.n_restarts = 10, 1
-        return judge
-
-
 @pytest.mark.parametrize("name", sorted(NAMED))
 def test_each_attack(name: str, gpu: StandIn) -> None:
-    attack = Quick(0.02, ("apgd-ce",)) if name == "autoattack" else named(name)
+    attack = helpers.QuickJudge(0.02, ("apgd-ce",)) if name == "autoattack" else named(name)
     model, part = ((Small(), VAL) if attack.eps <= 1 else  # a table
                    (build("table_mlp", classes=3), split(12, (14,))))
     gpu.seed = 5

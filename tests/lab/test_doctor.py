@@ -15,15 +15,13 @@ from course_lib.lab import doctor
 from course_lib.lab.doctor import checkup
 from course_lib.lab.publish import publish
 from course_lib.models import build
-from tests.helpers import THREE, report
+from tests.helpers import record, report
 
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A healthy course: its own models, cache, working folder and two embedded data sets."""
-    record = {"made_from": {"model": "lenet5", "classes": list(THREE)},
-              "reports": [report().to_json()]}
-    publish("a/b", 0, build("lenet5", classes=3), record, tmp_path / "models")
+    publish("a/b", 0, build("lenet5", classes=3), record("a/b", 0, report()), tmp_path / "models")
     for name in ("adult", "fashion-mnist"):
         shutil.copytree(data.EMBEDDED / name, tmp_path / "embedded" / name)
     monkeypatch.setattr(data, "EMBEDDED", tmp_path / "embedded")

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from course_lib.autoattack import AutoAttack
 from course_lib.errors import CourseError
 from course_lib.evaluation import NAMED, evaluate
 from course_lib.experiments import RECIPES
@@ -14,8 +13,8 @@ from course_lib.lab import examine as examination
 from course_lib.lab.examine import examine_stored
 from course_lib.lab.publish import publish
 from course_lib.zoo import entry, load_model, load_record, load_report, manifest
-from tests.helpers import network_of, report, tiny_dataset, with_tiny_recipes
-from tests.lab.calls import counted
+from tests import helpers
+from tests.helpers import counted, network_of, record, report, tiny_dataset, with_tiny_recipes
 
 NAME = "tiny/first"
 
@@ -27,12 +26,10 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     examination.examined_images.cache_clear()
     monkeypatch.setattr(examination, "BATCH", 5)
     model = network_of(RECIPES[NAME])
-    own = evaluate(model, tiny_dataset().test, "pgd20", progress=False).to_json()
-    record = {"history": [1], "reports": [own],
-              "made_from": {"model": "lenet5", "classes": ["cat", "dog", "frog"]}}
+    own = evaluate(model, tiny_dataset().test, "pgd20", progress=False)
     for seed in (0, 1):
-        publish(NAME, seed, model, {"recipe": NAME, "seed": seed, **record}, tmp_path / "models")
-    publish("tiny/second", 0, None, {"reports": [report().to_json()]}, tmp_path / "models")
+        publish(NAME, seed, model, {"history": [1], **record(NAME, seed, own)}, tmp_path / "models")
+    publish("tiny/second", 0, None, record("tiny/second", 0, report()), tmp_path / "models")
     return tmp_path / "models"
 
 
@@ -118,7 +115,7 @@ def test_a_model_trained_anew_meanwhile(models: Path, monkeypatch: pytest.Monkey
 
 def test_autoattack_in_its_own_batches_on_the_gpu(models: Path,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(NAMED, "autoattack", AutoAttack(attacks=("apgd-ce",), batch=8))
+    monkeypatch.setitem(NAMED, "autoattack", helpers.QuickJudge(attacks=("apgd-ce",), batch=8))
     (row,) = call(models, attacks=["autoattack"], seeds=1)
     assert (row["attack"], row["eps"]) == ("autoattack", 8 / 255)
     assert len(pieces(models.parent / "runs")) == 2

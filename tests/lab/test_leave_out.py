@@ -3,6 +3,7 @@ no kill spoils."""
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from course_lib.experiments import RECIPES
 from course_lib.lab import leave_out as room
 from course_lib.lab.leave_out import DESIGNS, leave_out, load_luf, luf_files, publish_luf
 from course_lib.models import build
-from tests.helpers import seeded, with_tiny_recipes
-from tests.lab.calls import counted
+from tests.helpers import counted, seeded, with_tiny_recipes
 
 NAME = "tiny/first"
+Made = tuple[Path, dict[str, Any], list[Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +41,18 @@ def trained(monkeypatch: pytest.MonkeyPatch,
                    stop)
 
 
-def test_the_designs_differ_from_the_base_in_what_they_say(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = trained(monkeypatch)
-    records = go(tmp_path)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Where thirteen trainings are stored, their records, and which they were."""
+    place = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        with_tiny_recipes(patch)
+        calls = trained(patch)
+        return place, go(place), calls
+
+
+def test_the_designs_differ_from_the_base_in_what_they_say(made: Made) -> None:
+    _, records, calls = made
     paired, seeds, unpaired = (records[design] for design in DESIGNS)
     gone = paired["left_out"]
     assert len(set(gone)) == 4 and len(calls) == 13
@@ -64,6 +73,7 @@ def test_when_nothing_is_left_out_of_the_pair_nothing_changes(name: str, tmp_pat
         monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the controls: LUF of a training against itself is 0 to the bit, not nearly."""
     monkeypatch.setattr(room, "pairs", lambda *_: [(0, None)])
+    monkeypatch.setitem(RECIPES, name, dataclasses.replace(RECIPES[name], epochs=1))
     record = go(tmp_path, name, designs=["paired"], limit=200)["paired"]
     assert [record[k] for k in ("luf", "luf_t", "luf_l", "flips")] == [0.0, 0.0, 0.0, [0]]
 
@@ -81,10 +91,10 @@ def test_before_the_left_out_examples_batch_the_pair_is_one_training() -> None:
     assert (one - other).abs().max() < 1e-6
 
 
-def test_stopped_and_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_and_called_again(made: Made, tmp_path: Path,
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is trained twice; then another recipe is another training."""
-    want = go(tmp_path / "other")
-    calls = trained(monkeypatch, stop=6)
+    calls, want = trained(monkeypatch, stop=6), made[1]
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path)
     assert set(luf_files(tmp_path / "models").entries()[NAME]) == {"paired"}, "which was complete"
@@ -97,8 +107,9 @@ def test_stopped_and_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_records_are_stored_and_verified_and_fewer_trainings_replace_no_more(
-        tmp_path: Path) -> None:
-    want, models = go(tmp_path), tmp_path / "models"
+        made: Made, tmp_path: Path) -> None:
+    shutil.copytree(made[0], tmp_path, dirs_exist_ok=True)
+    want, models = made[1], tmp_path / "models"
     assert {d: load_luf(NAME, d, models) for d in DESIGNS} == json.loads(json.dumps(want))
     few = go(tmp_path, left_out=2, designs=["paired"])["paired"]
     assert len(few["flips"]) == 2 and len(load_luf(NAME, "paired", models)["flips"]) == 4

@@ -24,13 +24,11 @@ from course_lib.lab.score import PLANS, Plan, Search, confidences, plan_of, scor
 from course_lib.models import build
 from course_lib.scores import cau, cru_eps, cru_s, eou, least_eps, success
 from course_lib.zoo import entry, load_model, load_record, load_report, load_scores, manifest
-from tests.helpers import network_of, tiny_dataset, with_tiny_recipes
-from tests.lab.calls import counted
+from tests.helpers import counted, network_of, record, tiny_dataset, with_tiny_recipes
 
 NAME = "tiny/first"
 KINDS = ("bisection", "increments")
 SEARCHES = tuple(Search(kind, PGD(steps=2), 0.02, 0.1, 0.01, batch=5) for kind in KINDS)
-MADE = {"model": "lenet5", "classes": ["cat", "dog", "frog"]}
 
 
 @pytest.fixture
@@ -39,8 +37,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     examination.examined_images.cache_clear()
     monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255), ("pgd10", 0.3)), SEARCHES))
     for seed in (0, 1):
-        publish(NAME, seed, network_of(RECIPES[NAME]),
-                {"recipe": NAME, "seed": seed, "made_from": MADE, "reports": [], "history": [1]},
+        publish(NAME, seed, network_of(RECIPES[NAME]), record(NAME, seed, history=[1]),
                 tmp_path / "models")
     return tmp_path / "models"
 
@@ -115,7 +112,7 @@ def test_a_model_of_static_copies_is_also_shown_static_copies(
     copies = Copies(NAME, PGD(0.3, 0.1, 5))
     monkeypatch.setitem(RECIPES, "tiny/static", dataclasses.replace(RECIPES[NAME], copies=copies))
     other, test = build("lenet5", seed=7, classes=3), tiny_dataset().test
-    publish("tiny/static", 0, other, {"made_from": MADE, "reports": []}, models)
+    publish("tiny/static", 0, other, record("tiny/static"), models)
     rows = call(models, "tiny/static")
     static = [r for r in rows if r["score"] == "static"]
     assert [(r["eps"], r["attack"]) for r in static] == [(2 / 255, NAME), (0.3, NAME)]

@@ -13,8 +13,7 @@ from course_lib.lab import sweep as room
 from course_lib.lab.sweep import sweep
 from course_lib.tables import list_models
 from course_lib.zoo import load_record
-from tests.helpers import drop_weights, with_tiny_recipes
-from tests.lab.calls import counted
+from tests.helpers import counted, drop_weights, with_tiny_recipes
 
 ALL = [("tiny/first", 0), ("tiny/first", 1), ("tiny/second", 0), ("tiny/second", 1)]
 Calls = list[tuple[str, int]]

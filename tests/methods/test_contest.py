@@ -76,8 +76,7 @@ def test_cfa_follows_the_robust_accuracy_of_training():
     right = {"right": [3.0, 2.0], "n": [4.0, 4.0]}
     cfa = METHODS["cfa"]()
     state = cfa.update(cfa.init_state(2), None, at(1, **right))
-    assert_close(state, {"margin": tensor([1.05, 0.8]),
-                                       "beta": tensor([7.5, 6.0])})
+    assert_close(state, {"margin": tensor([1.05, 0.8]), "beta": tensor([7.5, 6.0])})
     for still in (METHODS["cfa"](lambda1=None, lambda2=None), METHODS["cfa"](begin=0.5)):
         assert still.update(still.init_state(2), None, at(1, **right))["margin"].tolist() == [1, 1]
 
@@ -143,8 +142,7 @@ def test_wats_costs_add_up_and_its_weights_are_a_softmax():
     assert_close(state["cost"], tensor([2, 4, 12, 4.8]))
     assert_close(state["weight"], 3 * (state["cost"] / 2).softmax(0))
     # the class that wins alone trains at its own loss
-    out, stats = wat.loss(Small().eval(), X, Y, {**state, "weight": tensor([0, 0, 3.0, 0])},
-                          at())
+    out, stats = wat.loss(Small().eval(), X, Y, {**state, "weight": tensor([0, 0, 3.0, 0])}, at())
     assert_close(out, 3 * stats["loss"][2] / len(Y))
 
 
@@ -163,8 +161,7 @@ def test_the_margins_of_our_own_recipe_follow_the_weights():
     spy, state = Mock(wraps=CLEAN, eps=0.1, step_size=0.03), {"p": tensor([2 / 3, 1 / 3, 0])}
     METHODS["cfol"](margins=0.5, attack=spy).loss(Small().eval(), X, Y, state, at())
     for word, size in (("eps", 0.1), ("step_size", 0.03)):
-        assert_close(spy.call_args.kwargs[word][:3],
-                                   size * tensor([2**0.5, 1, 0]))
+        assert_close(spy.call_args.kwargs[word][:3], size * tensor([2**0.5, 1, 0]))
 
 
 @pytest.mark.parametrize("name", contest.CHOSEN)

@@ -98,7 +98,7 @@ def test_second_derivatives():
     torch.testing.assert_close(*found, atol=1e-3, rtol=1e-3)
 
 
-def test_what_is_not_served():
+def test_what_is_not_served(monkeypatch):
     norm, x = a_norm(16), values((2, 16, 3, 3), 1)
     hooked, patched, learning = (a_norm(16) for _ in range(3))
     hooked.register_forward_hook(lambda m, x, out: out + 1)
@@ -115,6 +115,8 @@ def test_what_is_not_served():
         assert served(learning, x)  # nobody can ask for gradients
     with native.off():
         assert not served(norm, x)
+    monkeypatch.setattr(nn.BatchNorm2d, "forward", lambda layer, x: -x)  # of the class (h13)
+    assert not served(norm, x)
 
 
 @pytest.mark.parametrize("bf16", [False, True])

@@ -19,7 +19,6 @@ from course_lib.attacks import PGD
 from course_lib.inference import frozen, predict
 from course_lib.machine import channels_last
 from course_lib.models import LeNet5, build
-from course_lib.native import norm as norm_kernel
 from course_lib.native.guard import serves
 from tests.helpers import Small, belongings, images, labels, left_alone, seeded
 
@@ -62,18 +61,6 @@ def test_h13_another_forward_is_pytorchs(what: str, tmp_path: Path,
     assert not used.called and not serves(model, X) and not torch.equal(z, old)
     with native.off():
         assert torch.equal(z, PGD(steps=3)(model, X, Y))
-
-
-@compiled
-def test_h13_a_changed_batch_norm_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = nn.BatchNorm2d(16).eval().requires_grad_(False)
-    x = torch.rand(2, 16, 4, 4).contiguous(memory_format=torch.channels_last)
-    assert norm_kernel._serves(layer, x)
-    monkeypatch.setattr(nn.BatchNorm2d, "forward", called(nn.BatchNorm2d), raising=False)
-    assert not norm_kernel._serves(layer, x)
-    with native.off():
-        want = torch.relu(layer(x))
-    assert torch.equal(native.relu_of_norm(layer, x)[0], want)
 
 
 def together(*jobs: Callable[[], object]) -> None:

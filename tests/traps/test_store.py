@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from course_lib.checkpoints import SaveError, Store
-from course_lib.checkpoints.disk import Mirror
+from course_lib.checkpoints.disk import RECORD, Mirror
 from course_lib.errors import CourseError
 from tests.faults.shims import ERRORS, RUN, FailingDisk, WatchedDisk, filled, make_state, newest
 
@@ -94,11 +94,13 @@ def test_h7_a_mirror_that_hangs_is_a_warning(tmp_path: Path, monkeypatch: pytest
     assert store.status == "saved locally, on Drive, verified" and newest(tmp_path / "there") == 39
 
 
-def test_h8_no_link_in_a_mirror_is_written_through(tmp_path: Path) -> None:
+def test_h8_no_link_is_written_through(tmp_path: Path) -> None:
+    """In folders that others may write to. Links that are locks: tests/traps/test_writer.py."""
     (mine := tmp_path / "mine").write_text("precious")
     store = Store(tmp_path / "here", tmp_path / "there")
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / f"ckpt-0-{'a' * 64}").symlink_to(mine)
+    (store.dir / RECORD).symlink_to(mine)
     with pytest.warns(UserWarning, match="ckpt-0-a* is skipped"):
         store.open(*RUN)
     for step in range(1, 6):
