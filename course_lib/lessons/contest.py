@@ -114,13 +114,14 @@ def leaderboard() -> Any:
 
 def differences() -> dict[str, tuple[Spread, Spread, float]]:
     """Each method minus its control under PGD-20, paired by seed: the worst class's error, the
-    average, and what the first gains for a point lost in the second (infinite where nothing is)."""
+    average, and what the first gains for a point lost in the second: 0 where the gain may be chance,
+    infinite where nothing is lost."""
     found = {}
     for label, (name, control, _) in ENTRIES.items():
         with suppress(CourseError, KeyError):  # no control, or not both are stored
             worst, mean = (spread(name, "rob", which, minus=ENTRIES[control][0])
                            for which in ("worst", "mean"))
-            found[label] = worst, mean, 0.0 if worst.mean >= 0 else (
+            found[label] = worst, mean, 0.0 if worst.mean >= 0 or worst.high >= 0 else (
                 -worst.mean / mean.mean if mean.mean > 0 else np.inf)
     return found
 
