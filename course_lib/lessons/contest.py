@@ -114,8 +114,8 @@ def leaderboard() -> Any:
 
 def differences() -> dict[str, tuple[Spread, Spread, float]]:
     """Each method minus its control under PGD-20, paired by seed: the worst class's error, the
-    average, and what the first gains for a point lost in the second: 0 where the gain may be chance,
-    infinite where nothing is lost."""
+    average, and what the first gains for a point lost in the second: 0 where the gain may be
+    chance, infinite where nothing is lost."""
     found = {}
     for label, (name, control, _) in ENTRIES.items():
         with suppress(CourseError, KeyError):  # no control, or not both are stored
