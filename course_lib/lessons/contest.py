@@ -17,7 +17,7 @@ from course_lib.evaluation import evaluate
 from course_lib.fairness import Report, Spread, undominated
 from course_lib.lessons.bat import THIN, answer, change
 from course_lib.lessons.lesson import Exercise
-from course_lib.tables import spread
+from course_lib.tables import spread, verdict
 from course_lib.zoo import columns, load_model, load_reports, manifest, stored_models
 
 # label: stored recipe, the label of its control ("" for a control), year of the method
@@ -66,7 +66,7 @@ def errors(kind: str, images: int | None = None) -> Any:
     out."""
     labels, (attack, error) = {ENTRIES[label][0]: label for label in stored()}, ATTACKS[kind]
     models = {(m.name, m.seed): m.reports for m in stored_models(None, *labels)}
-    same, *_ = [*columns(models, attack, 8 / 255, images), {}]
+    same = next(iter(columns(models, attack, 8 / 255, images)), {})
     of_model = {model: getattr(report, error) for model, report in same.items()}
     return pd.DataFrame([
         {"seed": seed, "average": 100 * e.mean, "worst": 100 * e.worst, "method": labels[name]}
@@ -121,8 +121,9 @@ def differences() -> dict[str, tuple[Spread, Spread, float]]:
         with suppress(CourseError, KeyError):  # no control, or not both are stored
             worst, mean = (spread(name, "rob", which, minus=ENTRIES[control][0])
                            for which in ("worst", "mean"))
-            found[label] = worst, mean, 0.0 if worst.mean >= 0 or worst.high >= 0 else (
-                -worst.mean / mean.mean if mean.mean > 0 else np.inf)
+            gained = worst.mean < 0 and verdict(worst) in ("lower", "one seed")
+            ratio = -worst.mean / mean.mean if mean.mean > 0 else np.inf
+            found[label] = worst, mean, ratio if gained else 0.0
     return found
 
 
