@@ -20,7 +20,7 @@ RECIPES: dict[str, Recipe] = {
     **exp4.TRIALS, **exp4.RECIPES,
     **contest.TRIALS, **contest.RECIPES,
     **scores.RECIPES,
-    **cifar10.RECIPES,
+    **cifar10.TRIALS, **cifar10.RECIPES,
     **gpu.RECIPES,
 }
 

@@ -6,24 +6,46 @@ All train EPOCHS epochs (FRL's hot start included) over the same images in the s
 import dataclasses
 
 from course_lib.attacks import PGD
+from course_lib.experiments import exp2
 from course_lib.experiments.gpu import EXAMINATION, methods, sgd
 from course_lib.methods import METHODS, Method
 from course_lib.recipes import Recipe
+from course_lib.training import Optim
 
 EPOCHS, HOT_EPOCHS = 8, 4  # of FRL's 8 the hot start has 4
+TRIAL_EPOCHS = 4
 HOT_START = "cifar10/hot-start"
 
 
-def small(about: str, method: Method, seeds: int = 1, first: int = 0, last: int = EPOCHS) -> Recipe:
-    """Epochs `first` to `last` of a rate that falls from 0.1 to zero in a line over the EPOCHS."""
-    falling = sgd(0.1 * (1 - first / EPOCHS), 2e-4, *(
-        (e - first + 1, (EPOCHS - e) / (EPOCHS - first)) for e in range(first + 1, last)))
-    return Recipe(f"{about}, on CIFAR-10 with a small PreAct ResNet", method, falling, last - first,
+def falling(first: int, last: int, of: int) -> Optim:
+    """Epochs `first` to `last` of a rate that falls from 0.1 to zero in a line."""
+    return sgd(0.1 * (1 - first / of), 2e-4, *((e - first + 1, (of - e) / (of - first))
+                                               for e in range(first + 1, last)))
+
+
+def cycle(epochs: int, top: float = 0.2) -> Optim:
+    """The rate rises in a line to `top` at a quarter of the epochs, and falls in a line to zero."""
+    times = ((e, (e + 0.5) / epochs) for e in range(epochs))
+    return sgd(top, 2e-4, *((e + 1, min(4 * t, (1 - t) / 0.75)) for e, t in times))
+
+
+def on(about: str, method: Method, optim: Optim, epochs: int, seeds: int = 1) -> Recipe:
+    return Recipe(f"{about}, on CIFAR-10 with a small PreAct ResNet", method, optim, epochs,
                   "cifar10", model="preact_resnet_s", seeds=seeds, examination=EXAMINATION,
                   validation=PGD(bf16=True), validation_images=3000)
 
 
+def small(about: str, method: Method, seeds: int = 1, first: int = 0, last: int = EPOCHS) -> Recipe:
+    return on(about, method, falling(first, last, EPOCHS), last - first, seeds)
+
+
 METHOD = methods(bf16=True)
+# which schedule and attack gives the most for the time, on validation data
+TRIALS: dict[str, Recipe] = {f"tune/cifar10-{name}": exp2.trial(
+    on(f"PGD-AT, {name}", methods(True, steps)["pgd-at"], optim, TRIAL_EPOCHS))
+    for name, steps, optim in (("falling-10", 10, falling(0, TRIAL_EPOCHS, TRIAL_EPOCHS)),
+                               ("cycle-10", 10, cycle(TRIAL_EPOCHS)),
+                               ("cycle-7", 7, cycle(TRIAL_EPOCHS)))}
 KL = PGD(steps=10, objective="kl", start="gaussian", bf16=True)
 RECIPES: dict[str, Recipe] = {
     "cifar10/natural": small("Natural training", METHODS["natural"]()),

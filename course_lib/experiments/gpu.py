@@ -17,15 +17,16 @@ NETWORKS = {"resnet18": "ResNet-18", "preact_resnet18": "PreAct ResNet-18",
 EXAMINATION = (("pgd20", 8 / 255), ("cw20", 8 / 255))
 
 
-def methods(bf16: bool = False) -> dict[str, Method]:
+def methods(bf16: bool = False, steps: int = 10) -> dict[str, Method]:
     """The methods of BAT's tables with their own attacks."""
-    ce, kl = PGD(steps=10, bf16=bf16), PGD(steps=10, objective="kl", start="gaussian", bf16=bf16)
+    ce = PGD(steps=steps, bf16=bf16)
+    kl = PGD(steps=steps, objective="kl", start="gaussian", bf16=bf16)
     trades, frl = METHODS["trades"], METHODS["frl"]
     return {
         "pgd-at": METHODS["pgd_at"](ce), "trades-1": trades(1.0, kl), "trades-6": trades(6.0, kl),
         "frl-05": frl(tau=(0.05, 0.05), attack=kl), "frl-07": frl(tau=(0.07, 0.07), attack=kl),
         "bat": METHODS["bat"](attack=kl),
-        "fat": METHODS["fat"](PGD(steps=10, noise=0.001, bf16=bf16)),
+        "fat": METHODS["fat"](PGD(steps=steps, noise=0.001, bf16=bf16)),
         # weights begin with the first drop of the rate, at epoch 30 of 100
         "gairat": METHODS["gairat"](ce, begin=29 / 100),
     }
