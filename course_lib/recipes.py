@@ -86,7 +86,7 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
                for need in recipe.needs}
     train, place = data.train, f"{label}/seed{seed}/{digest(recipe)}"
     about = made_from(recipe, data, epochs)
-    about["validation_trained_on"] = recipe.transform == "whole"
+    about["validation_trained_on"] = recipe.transform in ("whole", "validated-on-training")
     if recipe.start:
         model, sha256 = earlier[recipe.start]
         place += f"-{sha256}"

@@ -28,6 +28,8 @@ RECIPES: dict[str, Recipe] = {
 TRANSFORMS: dict[str, Callable[[Dataset], Dataset]] = {
     "": lambda d: d,
     "whole": Dataset.whole,
+    "validated-on-training": lambda d: replace(d, training=lambda: (
+        d.train, d.train.take(slice(0, len(d.val))))),  # on as many training images
     "without-hardest": lambda d: d.without(exp4.HARDEST),
     "without-easiest": lambda d: d.without(exp4.EASIEST),
     "balanced": lambda d: replace(d, training=lambda: (balanced(d.train), d.val)),

@@ -6,13 +6,19 @@ worst-class robust error, of those whose average is at most a point above the be
 """
 
 import dataclasses
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
+
+import torch
 
 from course_lib.attacks import PGD
 from course_lib.experiments import exp2, exp3, exp4
 from course_lib.experiments.exp4 import EPOCHS, TRIAL_EPOCHS, equal
-from course_lib.methods import METHODS, Method
+from course_lib.fairness import Errors, Report
+from course_lib.methods import METHODS, Method, Step
+from course_lib.methods.base import State
+from course_lib.methods.frl import FRL
 from course_lib.recipes import Recipe
 from course_lib.training import Averaging, Optim, divided
 
@@ -32,6 +38,19 @@ CHOSEN: dict[str, tuple[float, float]] = {
     "faal-text": (8, 0.5), "ours": (0, 1.0)}
 # rates of those that start from the hot start: FAAL's is a tenth of the hot start's, ours is FRL's
 HOT = {"faal": 2e-4, "faal-text": 2e-4, "ours": 1e-3}
+
+
+@dataclass(frozen=True)
+class ShuffledFRL(FRL):
+    """FRL that takes the validation errors of a random class for those of each class."""
+
+    def update(self, state: State, report: Report | None, at: Step) -> State:
+        if report:
+            order = torch.randperm(len(report.classes), generator=at.generator).tolist()
+            nat, rob = (Errors(*(tuple(v[c] for c in order) for v in (e.wrong, e.counts)))
+                        for e in (report.nat, report.rob))
+            report = dataclasses.replace(report, nat=nat, rob=rob)
+        return super().update(state, report, at)
 
 
 def method(name: str, first: float, second: float, epochs: int) -> Method:
@@ -92,4 +111,11 @@ RECIPES: dict[str, Recipe] = {
         "CFA's margins alone, smaller for hard classes",
         METHODS["cfa"](lambda1=0.25, lambda2=None, begin=0.0, beta=1.5,
                        attack=exp2.trades_attack(12))),
+    # steered by what? As exp2/reweight-05, but for the errors that the weights follow
+    "contest/frl-by-training": dataclasses.replace(
+        exp2.RECIPES["exp2/reweight-05"], transform="validated-on-training", seeds=3,
+        about="FRL (rw), tolerance 0.05, steered by errors on training images"),
+    "contest/frl-by-shuffled": exp2.from_hot_start(
+        "FRL (rw), tolerance 0.05, steered by errors of random classes",
+        ShuffledFRL(**vars(exp2.frl("rw", 0.05))), seeds=3),
 }

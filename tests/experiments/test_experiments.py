@@ -14,6 +14,7 @@ from course_lib.experiments import TRANSFORMS
 from course_lib.experiments.exp4 import CHOSEN
 from course_lib.fairness import Errors, Report
 from course_lib.lab import sweep
+from course_lib.methods import Step
 from course_lib.zoo import load_record, manifest
 from tests.helpers import images, labels
 
@@ -21,7 +22,8 @@ from tests.helpers import images, labels
 def test_recipes_name_only_what_there_is_and_are_data():
     for name, r in RECIPES.items():
         assert r.dataset in LOADERS and r.transform in TRANSFORMS and r.model in MODELS, name
-        assert min(r.epochs, r.seeds) >= 1 and r.about and type(r.method) is METHODS[r.method.name]
+        assert min(r.epochs, r.seeds) >= 1 and r.about
+        assert isinstance(r.method, METHODS[r.method.name])  # type: ignore[arg-type]
         assert all(0 < eps < (100 if named(a).scale else 1) for a, eps in r.examination), name
         for first in (RECIPES[n] for n in r.needs):
             assert first.weights and first.seeds >= r.seeds and not first.needs, name
@@ -61,6 +63,23 @@ def test_classes_left_out(transform, left):
     data = TRANSFORMS[transform](load("fashion-mnist", limit=100))
     assert "".join(data.classes) == left and len(data.test) == 6000
     assert data.train.y.unique().tolist() == list(range(6))
+
+
+def test_what_steers_frl_in_the_contest():
+    """Training images in place of validation images, or each class told another one's errors."""
+    data = load("fashion-mnist", limit=1000)
+    seen = TRANSFORMS["validated-on-training"](data)
+    assert torch.equal(seen.val.x, data.train.x[:len(data.val)]) and len(seen.val) == len(data.val)
+    frl, shuffled = (RECIPES[n].method for n in ("exp2/reweight-05", "contest/frl-by-shuffled"))
+    assert vars(frl) == vars(shuffled)
+    nat, rob = (Errors((n, *[1] * 9), (10,) * 10) for n in (7, 9))
+    report = Report(nat, rob, data.classes)
+    told = [method.update(method.init_state(10), report, Step(0, 1, 0, 1, torch.Generator()
+                                                              .manual_seed(seed)))["w0"]
+            for method, seed in ((frl, 0), (shuffled, 0), (shuffled, 0), (shuffled, 1))]
+    assert told[0].argmax() == 0 and torch.equal(told[1], told[2])
+    assert told[1].argmax() != told[3].argmax()
+    assert all(torch.equal(w.sort().values, told[0].sort().values) for w in told)
 
 
 # fields of FRL that no recipe ever changed

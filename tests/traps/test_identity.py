@@ -322,9 +322,9 @@ def test_h10_a_changed_hot_start_is_not_finished(tmp_path: Path, tiny: pytest.Mo
     (PGD(16 / 255, 4 / 255, 20), "pgd20, step 4/255")])
 def test_h25_a_record_names_the_attack_of_its_validation(
         attack: PGD, label: str, tmp_path: Path, tiny: pytest.MonkeyPatch) -> None:
-    for transform in ("", "whole"):
+    for transform in ("", "whole", "validated-on-training"):
         tiny.setitem(RECIPES, "tiny/first", dataclasses.replace(
             RECIPES["tiny/first"], validation=attack, transform=transform))
         _, record = run("tiny/first", 0, tmp_path, epochs=0, progress=False)
         assert record["validation"]["attack"] == label
-        assert record["made_from"]["validation_trained_on"] == (transform == "whole")
+        assert record["made_from"]["validation_trained_on"] == bool(transform)
