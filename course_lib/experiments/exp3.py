@@ -25,7 +25,11 @@ REPORT: dict[str, Recipe] = {
     "exp3/report-remargin": exp2.report_scheme(
         "The report's Remargin 1:10 as it described it", METHODS["frl_report"](**REPORTS),
         epochs=10),
+    "exp3/report-remargin-every-20": exp2.report_scheme(
+        "The report's Remargin 1:10 as it described it, a check every 20 batches",
+        METHODS["frl_report"](**REPORTS, update_every=20), seeds=5, epochs=10, weights=False),
     "exp3/report-remargin-mended": dataclasses.replace(
         exp2.report_scheme("The report's Remargin 1:10 without the slip, a check every 20 batches",
-                           METHODS["frl_report_mended"](**REPORTS, update_every=20), epochs=10),
+                           METHODS["frl_report_mended"](**REPORTS, update_every=20), seeds=5,
+                           epochs=10),
         validation=PGD(eps=16 / 255, step_size=1 / 255), weights=False)}
