@@ -4,6 +4,7 @@ class, heads of equal norms, and exercises on fronts, controls and FAAL's inner 
 import copy
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from course_lib.data import Split
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report, Spread, undominated
+from course_lib.files import parse_json
 from course_lib.lessons.bat import THIN, answer, change
 from course_lib.lessons.lesson import Exercise
 from course_lib.tables import spread, verdict
-from course_lib.zoo import columns, load_model, load_reports, manifest, stored_models
+from course_lib.zoo import columns, load_model, load_reports, manifest, models_dir, stored_models
 
 # label: stored recipe, the label of its control ("" for a control), year of the method
 ENTRIES: dict[str, tuple[str, str, int]] = {
@@ -49,6 +51,7 @@ PAPERS = {
     "BAT": ("BAT (code)", 87.16, 74.02, 45.89, 17.82, "DAFA's figure"),
     "DAFA": ("DAFA", 81.63, 67.90, 49.05, 30.53, "DAFA's figure"),
     "FAAL with AWP": ("FAAL", 83.26, 69.4, 47.62, 30.7, "authors' logs, one run")}
+MINUTES = "contest/minutes.json"  # in serialized_models, from `python -m benchmarks.minutes`
 WORDS = {0.0: "none", np.inf: "free"}
 ATTACKS = {"standard": ("pgd20", "nat"), "PGD-20": ("pgd20", "rob"),
            "AutoAttack": ("autoattack", "rob")}  # the reports, and the error in them
@@ -97,13 +100,14 @@ def draw(kind: str) -> Any:
 
 def leaderboard() -> Any:
     """One row per method, means over seeds in percent: average / worst class; and the class that is
-    worst most often. n is given where an attack was run on fewer seeds."""
+    worst most often. n is given where an attack was run on fewer seeds. CPU-min: one training."""
+    minutes = parse_json((models_dir() / MINUTES).read_bytes(), Path(MINUTES))
     shown = {kind: dict(iter(errors(kind).groupby("method"))) for kind in ATTACKS}
     rows: dict[str, dict[str, Any]] = {}
     for label in (m for m in ENTRIES if m in shown["PGD-20"]):
         name, _, year = ENTRIES[label]
         worst = [r.worst_class for r in load_reports(name)]
-        rows[label] = {"year": year or "", "seeds": len(worst)}
+        rows[label] = {"year": year or "", "seeds": len(worst), "CPU-min": round(minutes[label], 1)}
         for kind, table in ((k, tables[label]) for k, tables in shown.items() if label in tables):
             few = f" (n = {len(table)})" if len(table) != len(worst) else ""
             pair = f"{table['average'].mean():.1f} / {table['worst'].mean():.1f}{few}"
