@@ -114,8 +114,8 @@ RECIPES: dict[str, Recipe] = {
     # steered by what? As exp2/reweight-05, but for the errors that the weights follow
     "contest/frl-by-training": dataclasses.replace(
         exp2.RECIPES["exp2/reweight-05"], transform="validated-on-training", seeds=3,
-        about="FRL (rw), tolerance 0.05, steered by errors on training images"),
+        weights=False, about="FRL (rw), tolerance 0.05, steered by errors on training images"),
     "contest/frl-by-shuffled": exp2.from_hot_start(
         "FRL (rw), tolerance 0.05, steered by errors of random classes",
-        ShuffledFRL(**vars(exp2.frl("rw", 0.05))), seeds=3),
+        ShuffledFRL(**vars(exp2.frl("rw", 0.05))), seeds=3, weights=False),
 }
