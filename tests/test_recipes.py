@@ -20,14 +20,10 @@ from course_lib.methods.frl_report import FRLReport
 from course_lib.recipes import digest, run
 from course_lib.training import Averaging, Optim
 from course_lib.zoo import entry, load_model
-from tests.helpers import network_of, same_weights, tiny_dataset, with_tiny_recipes
+from tests.helpers import network_of, same_weights, tiny_dataset
 
 FIRST = "tiny/first"
-
-
-@pytest.fixture(autouse=True)
-def tiny(monkeypatch):
-    with_tiny_recipes(monkeypatch)
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 def trained(name, out, seed=0, **words):

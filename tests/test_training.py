@@ -3,61 +3,26 @@ import io
 import itertools
 import math
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course_lib import PGD, CourseError, evaluate
 from course_lib.fairness import Errors, Report
-from course_lib.methods import METHODS, Method, Step
-from course_lib.methods.base import State
+from course_lib.methods import METHODS, Step
 from course_lib.training import OPTIMISERS, Averaging, Optim, divided, fit
-from tests.helpers import THREE, Small, left_alone, random_states, report, same_weights, split
+from tests import helpers
+from tests.helpers import THREE, Remembering, Small, left_alone, report, same_weights, split
 
 TRAIN, VALIDATION = split(26), split(12, seed=1)
 OPTIM = Optim(lr=0.05, batch=4, drops=((1, 0.5), (2, 0.1)))
 BATCHES, EPOCHS = 7, 3
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-Hook = Callable[[Step], None]
-
-
-@dataclass(frozen=True)
-class Remembering(Method):
-    """Has all that a checkpoint must hold: chance, statistics summed over a period, a memory,
-    reports. `before` and `after` are called around each loss, `first` in each update."""
-
-    update_every: Any = None
-    before: Hook = dataclasses.field(default=lambda at: None, repr=False)
-    after: Hook = dataclasses.field(default=lambda at: None, repr=False)
-    first: Hook = dataclasses.field(default=lambda at: None, repr=False)
-
-    def init_state(self, n_classes: int) -> dict[str, Tensor]:
-        return {"weight": torch.ones(n_classes), "updates": torch.zeros((), dtype=torch.int64)}
-
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Any:
-        self.before(at)
-        logits = model((x + 0.1 * torch.randn(x.shape, generator=at.generator)).clamp(0, 1))
-        wrong = F.one_hot(y, 3).T.float() @ (logits.argmax(1) != y).float()
-        self.after(at)
-        losses = F.cross_entropy(logits, y, reduction="none") * state["weight"][y]
-        return losses.mean(), {"wrong": wrong, "seen": torch.bincount(y, minlength=3)}
-
-    def update(self, state: State, report: Report | None, at: Step) -> State:
-        self.first(at)
-        weight = state["weight"]
-        if at.stats:
-            weight = weight + at.stats["wrong"] / at.stats["seen"].clamp(min=1)
-        if report is not None:
-            weight = weight + torch.tensor(report.rob.by_class, dtype=torch.float32)
-        return {"weight": weight / weight.mean() + 0.01 * torch.rand(3, generator=at.generator),
-                "updates": state["updates"] + 1}
 
 
 class Memory:
@@ -176,9 +141,9 @@ def test_the_rate_of_each_epoch():
 
 
 def test_the_seed_is_the_only_source_of_chance():
-    before, handlers = random_states(), [signal.getsignal(s) for s in SIGNALS]
+    before, handlers = helpers.random_states(), [signal.getsignal(s) for s in SIGNALS]
     first, calls = train(), list[tuple[int, bool]]()
-    assert before == random_states() and handlers == [signal.getsignal(s) for s in SIGNALS]
+    assert before == helpers.random_states() and handlers == [signal.getsignal(s) for s in SIGNALS]
     torch.rand(3)
     again = train(callback=lambda r: calls.append((len(r.history), r.model.training)))
     assert same(first, again) and calls == [(1, True), (2, True), (3, True)]

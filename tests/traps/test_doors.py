@@ -5,7 +5,6 @@ import itertools
 import re
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from course_lib import MODELS, RECIPES, Split, build, evaluate, load
+from course_lib import MODELS, RECIPES, Split, build, evaluate, halves, load
 from course_lib.__main__ import main
-from course_lib.data import halves
 from course_lib.errors import CourseError, pick
 from course_lib.zoo import matching
 from tests.helpers import THREE, images, labels, split, tiny_dataset
@@ -33,18 +31,18 @@ PICTURES = [Image.fromarray(a) for a in BYTES]
 class Pictures(torch.utils.data.Dataset[Any]):
     """A torch Dataset as torchvision's are: it has class names, and no IndexError at its end."""
 
-    def __init__(self, picture: Callable[[int], Any], n: int = 6) -> None:
+    def __init__(self, picture, n=6):
         self.picture, self.n, self.classes = picture, n, ["cat", "dog", "frog"]
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.n
 
-    def __getitem__(self, i: int) -> tuple[Any, int]:
+    def __getitem__(self, i):
         return self.picture(i % 6), i % 3
 
 
 class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Any:
+    def __iter__(self):
         yield from zip(GREY, Y, strict=True)
 
 
@@ -76,7 +74,7 @@ OF: dict[str, tuple[tuple[Any, ...], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", OF)
-def test_c_split_of_takes_what_people_have(name: str) -> None:
+def test_c_split_of_takes_what_people_have(name):
     given_, x = OF[name]
     found = Split.of(*given_)
     assert torch.equal(found.x, x) and found.x.dtype in (torch.uint8, torch.float32)
@@ -86,8 +84,7 @@ def test_c_split_of_takes_what_people_have(name: str) -> None:
     assert Split.of((found.x, found.y), classes=list("abc")).classes == ("a", "b", "c")
 
 
-def test_c_a_slow_one_has_a_progress_bar(monkeypatch: pytest.MonkeyPatch,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_c_a_slow_one_has_a_progress_bar(monkeypatch, capsys):
     now = itertools.count()
     for clock, shows in ((lambda: next(now), True), (lambda: 0, False)):  # each look costs a second
         monkeypatch.setattr("tqdm.std.time", clock)
@@ -95,7 +92,7 @@ def test_c_a_slow_one_has_a_progress_bar(monkeypatch: pytest.MonkeyPatch,
         assert ("reading" in (err := capsys.readouterr().err)) == shows == bool(err)
 
 
-def of(*words: Any, **names: Any) -> Callable[[], object]:
+def of(*words, **names):
     return lambda: Split.of(*words, **names)
 
 
@@ -142,14 +139,14 @@ DOORS: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", DOORS)
-def test_c_a_sentence_says_what_to_give(name: str) -> None:
+def test_c_a_sentence_says_what_to_give(name):
     call, say = DOORS[name]
     with pytest.raises(CourseError, match=say) as caught:
         call()
     assert len(str(caught.value)) < 600
 
 
-def test_c_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c_of_ones_own(monkeypatch):
     """A network's own words are its own business."""
     assert sum(p.numel() for p in build("resnet18", large=True, classes=2).parameters()) > 10**7
     monkeypatch.setitem(MODELS, "mine", lambda classes=2, dropout=0.5: torch.nn.Dropout(dropout))
@@ -158,7 +155,7 @@ def test_c_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         build("mine", classes=1)
 
 
-def test_c_a_loader_is_evaluated_and_a_class_left_out_by_name() -> None:
+def test_c_a_loader_is_evaluated_and_a_class_left_out_by_name():
     test = load("fashion-mnist").without("Shirt").test.per_class(2)
     model, loader = build("lenet5", classes=9), DataLoader(TensorDataset(test.x, test.y), 5)
     assert evaluate(model, loader, progress=False).nat == evaluate(model, test, progress=False).nat
@@ -170,7 +167,7 @@ def test_c_a_loader_is_evaluated_and_a_class_left_out_by_name() -> None:
 @pytest.mark.parametrize(("name", "first"), [
     ("pgd-at", "'exp1/pgd-at', 'exp4/pgd-at'"), ("EXP1/Natural", "'exp1/natural'"),
     ("exp1/naturel", "'exp1/natural'"), ("reweihgt-05", "'exp2/reweight-05'"), ("", None)])
-def test_d_the_suggestion_comes_first(name: str, first: str | None) -> None:
+def test_d_the_suggestion_comes_first(name, first):
     with pytest.raises(CourseError) as one:
         pick(RECIPES, name, "recipe")
     with pytest.raises(CourseError) as many:
@@ -186,7 +183,7 @@ def test_d_the_suggestion_comes_first(name: str, first: str | None) -> None:
 
 
 @given(st.integers(2, 30), st.data())
-def test_h19_what_is_hidden_stays_hidden(n: int, data: Any) -> None:
+def test_h19_what_is_hidden_stays_hidden(n, data):
     s, i = split(n, (1, 1, 1)), data.draw(st.integers(0, n - 1))
     less, gone = s.masked(i), s.x[i].item()
     wants = data.draw(st.lists(st.integers(0, n - 1), max_size=40))
@@ -210,9 +207,8 @@ def test_h19_what_is_hidden_stays_hidden(n: int, data: Any) -> None:
     ("train exp1/pgd-at", 1, r"--data FOLDER\), or ask for the 6,000 embedded ones: --limit 6000"),
     ("train cifar10/pgd-at", 1, "embedded: --limit 2000"), ("examine cifar10/pgd-at --jobs 1 "
      "--attack pgd10 --per-class 2", 1, "the 2,000 that are embedded")])
-def test_b3_b4_offline_advice_is_right_and_in_the_shells_words(
-        words: str, code: int, say: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str]) -> None:
+def test_b3_b4_offline_advice_is_right_and_in_the_shells_words(words, code, say, tmp_path,
+                                                               monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
     with warnings.catch_warnings():
