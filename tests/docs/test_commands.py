@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -112,7 +111,7 @@ def elsewhere(line, folder):
     """Another file runs it: the worked example and the clone above."""
 
 
-COMMANDS: dict[str, Callable[[str, Path], None]] = {
+COMMANDS = {  # how each is run, given its line and the clone
     **dict.fromkeys(["make run", "make help", "make notebooks",
                      ".venv/bin/python -m tools.notebooks --addresses",
                      ".venv/bin/python -m tools.check_notebooks"], as_is),

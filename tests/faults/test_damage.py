@@ -8,7 +8,6 @@ import pickle
 import random
 import re
 import warnings
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from tests.faults.shims import make_state, same, share
 
 CASES = 2_400
 STEPS = (1, 2, 3)
-Files = dict[str, bytes]
 
 
 def flip(data, draw):
@@ -30,7 +28,7 @@ def flip(data, draw):
     return bytes(out)
 
 
-BYTES: dict[str, Callable[[bytes, random.Random], bytes]] = {
+BYTES = {  # from the good bytes and a source of chance
     "cut": lambda data, draw: data[: draw.randrange(len(data))], "flip": flip,
     "zero tail": lambda data, draw: data[: draw.randrange(len(data))].ljust(len(data), b"\0"),
     "html": lambda data, draw: b"<!DOCTYPE html><title>Google Drive - Quota exceeded</title>",
@@ -132,7 +130,7 @@ def by_torch_save(state):
 
 
 NO_STATE = "does not hold a training state"
-FORGERIES: dict[str, tuple[Callable[[], bytes], str]] = {
+FORGERIES = {  # the bytes, and why they are refused
     "long header": (lambda: edited(lambda h, c: None, pad=100 << 20), NO_STATE),
     "a terabyte": (lambda: edited(lambda h, c: h[WEIGHTS].update(shape=[1 << 38])), NO_STATE),
     "cut short": (lambda: edited(lambda h, c: None, 1), NO_STATE),

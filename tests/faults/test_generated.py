@@ -10,7 +10,6 @@ import json
 import operator
 import tempfile
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -146,7 +145,7 @@ def test_generated_store_names_stay_below_the_results(name):
 # --------------------------------------------------------------------------------------------- zoo
 
 MODEL, OTHER = "a/b", "a/c"
-NASTY: list[Any] = [
+NASTY = [
     "../outside/secret", "/etc/passwd", "a\0b", "\ud800", "x" * 5000, ".", "", "manifest.json",
     "a/b/../../../outside/secret", "http://127.0.0.1:9/x", "https://[", "file:///etc/passwd",
     "0" * 64, "lenet5", "resnet18", 10**400, -1, 0, 1e308, float("nan"), True, None, [], {}, [[]],
@@ -154,7 +153,7 @@ NASTY: list[Any] = [
     ["cat"] * 2000, [0.5, 0.5], [1, 2, 3], [10**400] * 3]
 GONE, KEYS = object(), ["0", "00", "1", "format", "eps", "../x"]
 KINDS = [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool, torch.float8_e4m3fn]
-CALLS: list[Callable[[Path], Any]] = [
+CALLS = [
     lambda root: str(list_models(root=root)) + list_models(root=root)._repr_html_(),
     lambda root: results(root=root).to_string(), lambda root: load_record(MODEL, root=root),
     lambda root: load_report(MODEL, root=root), lambda root: doctor.models(),
@@ -334,7 +333,7 @@ HOME = SimpleNamespace(
     save=lambda step, state: HOME.Store("runs/b").save(step, state),
     shape=lambda classes, channels, size: HOME.build(
         "small_cnn", classes=classes, channels=channels, size=size))
-DOORS: dict[str, Any] = {  # what each one takes
+DOORS = {  # what each one takes
     "load": ["tiny"], "Split": [SPLIT.x, SPLIT.y, THREE], "halves": [SPLIT, 10, 0],
     "Dataset": ["a", THREE, SPLIT, lambda: (SPLIT, SPLIT)], "Report": [*vars(REPORT).values()],
     "build": ["lenet5"], "shape": [3, 1, 32], "load_model": ["exp1/natural"],

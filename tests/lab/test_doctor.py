@@ -3,9 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -52,7 +49,7 @@ def change(path, how):
 
 
 WEIGHTS, EMBEDDED = "models/a/b/seed0.safetensors", "embedded/fashion-mnist"
-DAMAGE: dict[str, tuple[Callable[[Path], Any], str, str]] = {
+DAMAGE = {  # what is done below the root; the row of the checkup; what it says
     "a bit in a weight": (lambda r: change(r / WEIGHTS, lambda b: b[:-1] + b"x"),
                           "stored models", "seed0.safetensors is damaged.*Restore"),
     "a record gone": (lambda r: (r / "models/a/b/seed0.json").unlink(),

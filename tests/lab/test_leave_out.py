@@ -4,8 +4,6 @@ no kill spoils."""
 import dataclasses
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +15,6 @@ from course_lib.lab.leave_out import DESIGNS, leave_out, load_luf, luf_files, pu
 from tests.helpers import counted, seeded, with_tiny_recipes
 
 NAME = "tiny/first"
-Made = tuple[Path, dict[str, Any], list[Any]]
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ from course_lib.zoo import load_record
 from tests.helpers import counted, drop_weights
 
 ALL = [("tiny/first", 0), ("tiny/first", 1), ("tiny/second", 0), ("tiny/second", 1)]
-Calls = list[tuple[str, int]]
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -31,7 +30,6 @@ from tests.test_training import BATCHES, EPOCHS, OPTIM, Memory, listening, train
 ROOT = Path(__file__).parents[2]
 LOCAL = {"GLOO_SOCKET_IFNAME": "lo"}
 FIVE = dataclasses.replace(OPTIM, batch=5)  # of 26 images the last batch has one
-Result = tuple[dict[str, Tensor], list[dict[str, Any]]]  # weights and history
 
 
 class Pair:
@@ -76,6 +74,7 @@ def pair(tmp_path_factory):
 
 
 def result(run):
+    """Weights and history."""
     return {k: v.clone() for k, v in run.model.state_dict().items()}, run.history
 
 

@@ -4,13 +4,11 @@ would let through."""
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from configparser import ConfigParser
 from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
 from tools.addresses import addressed
@@ -62,7 +60,7 @@ def more(text):
 
 
 WIDGET = {"application/vnd.jupyter.widget-view+json": {"model_id": "0"}}
-MUTATIONS: dict[str, tuple[Callable[[NotebookNode], object], str]] = {
+MUTATIONS = {  # the defect, and a part of the fault that names it
     "a stored error": (last("error", ename="ValueError", evalue="no"), "an error is stored"),
     "a warning": (said("UserWarning: look here", "stderr"), "stderr"),
     "a machine's path": (said("saved in /home/someone/course"), "path of one machine"),

@@ -4,7 +4,6 @@ CourseError says what to give. Findings C and D, H19, H26, B3 and B4, and whatev
 import itertools
 import re
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from course_lib import MODELS, RECIPES, Split, build, evaluate, halves, load
@@ -48,7 +46,7 @@ class Stream(IterableDataset[Any]):
 
 # ---------------------------------------------------------------------------------- what they have
 
-OF: dict[str, tuple[tuple[Any, ...], Tensor]] = {
+OF = {  # what Split.of is given, and the images that it makes of it
     "bytes [N, H, W]": ((GREY, Y), GREYS), "bytes [N, H, W, C]": ((BYTES, Y), COLOURS),
     "bytes [N, C, H, W]": ((COLOURS, Y), COLOURS), "int64": ((GREY.astype(int), Y), GREYS),
     "uint16": ((GREY.astype("u2"), list(Y)), GREYS), "lists": ((GREY.tolist(), Y.tolist()), GREYS),
@@ -96,7 +94,7 @@ def of(*words, **names):
     return lambda: Split.of(*words, **names)
 
 
-DOORS: dict[str, tuple[Callable[[], object], str]] = {
+DOORS = {  # a call, and what the error says
     "Split(numpy)": (lambda: Split(GREY, Y, THREE), r"ndarray.* call Split.of\(x, y\)"),
     "Split(numpy labels)": (lambda: Split(images(6), Y, THREE), "ndarray. Split.of"),
     "Split(no batch)": (lambda: Split(images(6)[:, 0, 0, 0], labels(6), THREE), r"\[N, C, H, W\]"),

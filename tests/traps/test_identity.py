@@ -5,7 +5,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import torch
@@ -90,7 +89,7 @@ class Written(Method):
 """
 WRITTEN = {"method": of(LOSS.format(1, 1, 1))()}
 # what is given at first, what is given then, and what the refusal names
-EDITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+EDITS = {
     "a2: a field of a plain class": ({}, {"method": Weighted(2.0)}, "method.weight is 2.0, was 1"),
     "a2: a field of its attack": ({}, {"method": Weighted(attack=PGD(0.1, 0.1, 2))},
                                   "method.attack.steps is 2, was 1"),

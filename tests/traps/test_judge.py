@@ -2,9 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import hypothesis.strategies as some
 import numpy as np
@@ -57,7 +55,7 @@ def stored(name="exp1/natural"):
 # --- doubtful figures: the warning in Python is the report's, and goes through JSON
 
 
-DOUBTFUL: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
+DOUBTFUL = {  # the model, the attack, and what the warning says
     "a6 reach below budget": (stored, PGD(64 / 255), "Weak attack: its 20 steps of 0.00784 reach "
                               "0.157 at most, and the budget is 0.251"),
     "no steps": (stored, PGD(steps=0), "Weak attack: its 0 steps"),
@@ -206,7 +204,7 @@ def test_c_anothers_attack_goes_in_as_it_is(library, test):
 
 BROKEN = Small()
 BROKEN.head.bias.data[0] = torch.nan
-REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+REFUSED = {  # a call, and what the error says
     "h12 NaN": (lambda: quiet(BROKEN, split()), "Small answers NaN to 26 of 26 images"),
     "a tuple": (lambda: quiet(Around(Small(), lambda f: (f, f)), split()), "gives a tuple"),
     "no gradient": (lambda: quiet(Around(Small(), lambda f: f.detach()), split()), "a gradient"),

@@ -3,7 +3,6 @@ put them into the explorer. Findings B5, B6 and D of issue 19."""
 
 import re
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ FASHION = FASHION_DATA.test
 FLAT = nn.Sequential(nn.Flatten(), nn.Linear(1024, 10))  # which `build` does not make
 
 
-SHAPES: dict[str, dict[str, st.SearchStrategy[int]]] = {
+SHAPES = {
     "lenet5": {"classes": st.integers(2, 5), "channels": st.integers(1, 3)},
     "small_cnn": {"classes": st.integers(2, 5), "size": st.sampled_from([8, 16])},
     "table_mlp": {"features": st.integers(1, 9), "width": st.integers(1, 9)},
@@ -100,7 +99,7 @@ def test_b5_a_saved_model_goes_through_every_door(tmp_path, monkeypatch):
     assert same_weights(load_model(Path("exp1/pgd-at")), build("lenet5"))
 
 
-BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+BAD = {  # a call with a free path, and what the error says
     "no network": (lambda p: save_model(3, p), "Give a torch.nn.Module"),
     "no weights": (lambda p: save_model(nn.Flatten(), p), "no weights"),
     "lazy": (lambda p: save_model(nn.LazyLinear(3), p), "Nothing was saved"),
