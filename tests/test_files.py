@@ -219,12 +219,6 @@ def test_a_model_is_downloaded_once_and_then_in_the_cache(released, server, cach
     assert server.asked == ["/weights"]
     in_cache(sha256_of(raw)).unlink()
     assert list(list_models(root=root)["where"]) == ["to make"]
-    with pytest.raises(CourseError,
-                       match="is missing .*no address is known. Train it: .* a/b --seed 0"):
-        load_model("a/b", root=root)
     weights.write_bytes(raw)  # bundled: never downloaded
     assert load_model("a/b", root=root)
-    weights.write_bytes(raw[:-1])
-    with pytest.raises(CourseError, match="is damaged: its sha256"):
-        load_model("a/b", root=root)
     assert server.asked == ["/weights"] and everything(cache) == {}

@@ -16,7 +16,7 @@ from course_lib.explorer.views import SLOW, VIEWS, Choice, Explorer
 from course_lib.lab.publish import publish
 from course_lib.scores import cru_s
 from course_lib.zoo import load_report, load_reports, manifest, models_dir
-from tests.helpers import Linear, split
+from tests.helpers import Linear, counted, split
 from tools.curves import publish_curve
 
 FASHION = load("fashion-mnist").test
@@ -102,6 +102,17 @@ def test_a_stored_curve_comes_back_and_a_stale_or_damaged_one_is_refused(tmp_pat
     file.write_bytes(good)
     publish("mine/one", 0, build("lenet5", seed=1), record, tmp_path)
     refused("For these weights")
+
+
+def test_a_cell_shows_its_own_images_page_by_page(explorer, monkeypatch):
+    """Those of the class in the row that are taken for the class in the column."""
+    drawn = counted(monkeypatch, plots, "images", lambda x, *_, **words: (x, words))
+    alt = explorer.look("cell", "exp1/pgd-at", row="Shirt", column="Coat", number=14).alt
+    places = load_curve("exp1/pgd-at", FASHION).cell(8, 6, 4)
+    ((x, words),) = drawn
+    assert torch.equal(x, FASHION.images(places[12:24])) and words["framed"] == [
+        n == 14 for n in range(13, 25)] and words["titles"] == [str(n) for n in range(13, 25)]
+    assert f"{len(places)} images of Shirt are taken for Coat by exp1/pgd-at" in alt
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -58,12 +58,14 @@ def test_the_report_joins_the_record_and_the_weights_stay(models):
         assert [r["attack"] for r in record["reports"]] == ["pgd20", "cw20"]
         assert list(record)[-1] == "history"
     assert manifest(models)["tiny/second"] == {"0": entry("tiny/second", 0, models)}
-    # reports under another budget or on fewer images are others
-    assert [r["eps"] for r in call(models, eps=4 / 255, seeds=1)] == [4 / 255]
+    # reports under another budget or on fewer images are others; those on the most come first
     rows = call(models, attacks=["pgd20"], per_class=2, seeds=1)
     assert [(r["attack"], r["counts"]) for r in rows] == [("pgd20", [2, 2, 2])]
+    assert [r["eps"] for r in call(models, eps=4 / 255, seeds=1)] == [4 / 255]
     assert load_report(NAME, root=models) == whole
-    assert len(load_record(NAME, root=models)["reports"]) == 4
+    assert [(r["attack"], r["eps"], sum(r["counts"])) for r in load_record(NAME, root=models)[
+        "reports"]] == [("pgd20", 8 / 255, 12), *(("cw20", e / 255, 12) for e in (8, 4)),
+                        ("pgd20", 8 / 255, 6)]
 
 
 def test_stopped_and_called_again(models, monkeypatch):
