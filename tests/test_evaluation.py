@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from course_lib import PGD, CourseError, Split, load, load_model
+from course_lib import PGD, Split, load, load_model
 from course_lib.evaluation import evaluate, predictions
 from course_lib.inference import predict
 from tests.helpers import THREE, Small, left_alone, seeded, split
@@ -94,11 +94,3 @@ def test_a_masked_example_is_not_counted_and_without_a_budget_nothing_is_wrong()
     s = Split(written(CLEAN), TRUTH, THREE)
     r = evaluate(Reader(), s.masked(2), PGD(eps=0, steps=1), progress=False)
     assert r.nat.counts == (2, 4, 2) and r.nat.wrong == (0, 1, 0) and r.rob == r.nat
-
-
-@pytest.mark.parametrize(("model", "s", "say"), [
-    (Small(), split().take(torch.tensor([0, 3, 6])), "no image of dog, frog"),
-    (Small(4), split(), "4 classes apart, the data has 3 classes")])
-def test_bad_input(model, s, say):
-    with pytest.raises(CourseError, match=say):
-        evaluate(model, s, PGD(0.1, steps=1), progress=False)

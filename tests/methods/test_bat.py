@@ -35,9 +35,11 @@ def grey(mean):
 @pytest.mark.parametrize(("method", "other"), [
     (FAT(PLAIN, schedule=((1.0, 10),)), METHODS["pgd_at"](PLAIN)),
     (GAIRAT(PLAIN, L=float("inf")), METHODS["pgd_at"](PLAIN)),
+    (GAIRAT(PLAIN, L=float("-inf")), METHODS["pgd_at"](PLAIN)),  # every omega is zero
     (GAIRAT(PLAIN, begin=0.6), METHODS["pgd_at"](PLAIN)),
     (BAT.preset("ablation-6", target_on=()), METHODS["trades"](6.0))],
-    ids=["FAT, tau = K", "GAIRAT, L = inf", "GAIRAT before its begin", "BAT on the ends alone"])
+    ids=["FAT, tau = K", "GAIRAT, L = inf", "GAIRAT, L = -inf", "GAIRAT before its begin",
+         "BAT on the ends alone"])
 def test_limits_that_are_another_method(method, other):
     assert_close(method.loss(MODEL, X, Y, {}, at(6)), other.loss(MODEL, X, Y, {}, at(6)), rtol=1e-5,
                  atol=1e-6)

@@ -16,9 +16,11 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from course_lib import MODELS, RECIPES, Split, build, evaluate, halves, load
 from course_lib.__main__ import main
+from course_lib.data import batches
+from course_lib.datasets.cifar10 import crop_flip
 from course_lib.errors import CourseError, pick
 from course_lib.zoo import matching
-from tests.helpers import THREE, images, labels, split, tiny_dataset
+from tests.helpers import THREE, images, labels, seeded, split, tiny_dataset
 
 BYTES = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), np.uint8)  # [N, H, W, C]
 GREY, Y = BYTES[..., 0], np.arange(6) % 3
@@ -99,6 +101,8 @@ DOORS = {  # a call, and what the error says
     "Split(numpy labels)": (lambda: Split(images(6), Y, THREE), "ndarray. Split.of"),
     "Split(no batch)": (lambda: Split(images(6)[:, 0, 0, 0], labels(6), THREE), r"\[N, C, H, W\]"),
     "half": (lambda: Split(images(6).half(), labels(6), THREE), "bytes or float32 .*float16"),
+    "Split(0 to 255)": (lambda: Split(255 * images(6), labels(6), THREE), "from 1.* to 25"),
+    "Split(float labels)": (lambda: Split(images(6), labels(6).float(), THREE), "int64"),
     "negative labels": (of(GREY, Y - 1), r"from 0, one for each image; .* \[-1, 0, 1"),
     "labels beyond": (of(GREY, Y, classes=["a", "b"]), "there are 2 classes"),
     "wild labels": (of(GREY, Y + 10**12), "np.unique"), "NaN": (of(GREY * np.nan, Y), "nan"),
@@ -123,9 +127,16 @@ DOORS = {  # a call, and what the error says
     "limit above the size": (lambda: halves(split(20), 21, 0), "limit=21 is more than the 20"),
     "masked twice": (lambda: split().masked(1).masked(2), "hides at most one"),
     "masked of a word": (lambda: split().masked("1"), "no example '1'"),
+    "masked beyond": (lambda: split().masked(26), "no example 26 to hide; this split holds 26"),
+    "a batch of none": (lambda: next(batches(split(), 0)), "batch size is 0"),
+    "a table cropped": (lambda: crop_flip(images(4, (14,)), seeded(0)), r"the shape \(4, 14\)"),
+    "without(3)": (lambda: tiny_dataset().without([3]), "0 to 2"),
+    "without two of three": (lambda: tiny_dataset().without(["cat", "dog"]), "two must be left"),
     "without nothing": (lambda: tiny_dataset().without(None), "Unknown class None"),
     "without('Shrit')": (lambda: load("fashion-mnist").without("Shrit"), "Did you mean 'Shirt'"),
     "load(root=5)": (lambda: load("cifar10", root=5), "root is 5"),
+    "load(limit=0)": (lambda: load("cifar10", limit=0), "limit is 0"),
+    "load(limit=True)": (lambda: load("cifar10", limit=True), "limit is True"),
     "load(limit='9')": (lambda: load("cifar10", limit="9"), "limit is '9'"),
     "a seed too long": (lambda: load("adult", seed=2**63), "seed is 9223372036854775808"),
     "build(device=)": (lambda: build("lenet5", device="cuda"), r"takes classes, channels.*\.to\("),
