@@ -59,8 +59,6 @@ def test_json_both_ways_exactly(r):
 
 
 A, B = Errors((1, 2, 3), (10, 10, 10)), Errors((1, 2, 3), (10, 10, 20))
-
-
 ROW = report().to_json()
 
 

@@ -1,8 +1,6 @@
 """What must not change: recipe digests, a checkpoint's identity, names, arguments and help texts
 that people use."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -34,7 +34,6 @@ def test_an_error_at_every_call_of_a_copy(folder):
     """The mirror fails, training does not notice, and the store tries again when it is closed."""
     for at, call in enumerate(calls_of_a_save(folder, mirror=True)):
         store = filled(folder / str(at), mirror := folder / f"{at} mirror")
-        assert store.mirror
         store.mirror.disk = FailingDisk(at, code := ERRORS[at % len(ERRORS)])
         with pytest.warns(UserWarning, match=os.strerror(code)):
             store.save(3, make_state(3))

@@ -43,7 +43,6 @@ def test_run_all_after_a_reconnect(wanted, folder):
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOTCONN], ids=os.strerror)
 def test_drive_fails_in_mid_run_and_comes_back(wanted, code):
     store = colab.setup(drive=True).store("run")
-    assert store.mirror
     store.mirror.disk = FailingDisk(20, code, stays=True)
     with pytest.warns(UserWarning, match=os.strerror(code)) as told:
         assert same(cell(store, lambda: setattr(store.mirror, "disk", os)), wanted)

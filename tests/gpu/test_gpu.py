@@ -1,8 +1,6 @@
 """One small step of everything on the stand-in GPU. It runs, equals the CPU's result, and moves no
 more between host and GPU than it must."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -79,8 +79,7 @@ MUTATIONS = {  # the defect, and a part of the fault that names it
     "the same id twice": (lambda nb: nb.cells[0].update(id=nb.cells[1].id), "not unique"),
     "a tag lost": (lambda nb: nb.cells[1].metadata.pop("tags"), "tags"),
     "an output of before the edit": (edited_and_not_run, "other code"),
-    "an output of nobody knows what": (lambda nb: nb.metadata.pop("course"), "other code"),
-}
+    "an output of nobody knows what": (lambda nb: nb.metadata.pop("course"), "other code")}
 
 
 def test_each_defect_is_found(tmp_path):

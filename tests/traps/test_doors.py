@@ -69,8 +69,7 @@ OF = {  # what Split.of is given, and the images that it makes of it
     "a Subset": ((Subset(Pictures(BYTES.__getitem__), range(6)),), COLOURS),
     "a DataLoader": ((DataLoader(TensorDataset(GREYS, labels(6)), 4),), GREYS),
     "pairs": (([*zip(GREY, Y, strict=True)],), GREYS),
-    "a split": ((Split(GREYS, labels(6), THREE),), GREYS),
-}
+    "a split": ((Split(GREYS, labels(6), THREE),), GREYS)}
 
 
 @pytest.mark.parametrize("name", OF)
@@ -143,8 +142,7 @@ DOORS = {  # a call, and what the error says
     "build('LeNet-5')": (lambda: build("LeNet-5"), "Did you mean 'lenet5'"),
     "build(classes='10')": (lambda: build("lenet5", classes="10"), "classes of lenet5 is '10'"),
     "build(seed=None)": (lambda: build("lenet5", seed=None), "seed is None"),
-    "a long name": (lambda: build("x" * 10**6), "Unknown model 'x{50}"),
-}
+    "a long name": (lambda: build("x" * 10**6), "Unknown model 'x{50}")}
 
 
 @pytest.mark.parametrize("name", DOORS)

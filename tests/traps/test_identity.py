@@ -119,8 +119,7 @@ EDITS = {
     "h15: other validation": ({}, {"validate": lambda m, at: None}, "validate is '<lambda>'"),
     "the data": ({}, {"data": TRAIN.masked(3)}, "the training data changed"),
     "the seed": ({}, {"seed": 1}, "seed is 1, was 0"),
-    "the method": ({}, {"method": METHODS["natural"]()}, "method is 'Natural', was 'Weighted'"),
-}
+    "the method": ({}, {"method": METHODS["natural"]()}, "method is 'Natural', was 'Weighted'")}
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -254,8 +253,7 @@ def returning(what, loss):
     ({"method": returning("None", "None")}, "loss returned NoneType"),
     ({"method": returning("'epoch'", "losses.mean()")}, "Written.update returned None"),
     ({"method": returning("'epochs'", "losses.mean()")}, "update_every .* is 'epochs'"),
-    ({"method": returning("0", "losses.mean()")}, "update_every .* is 0"),
-])
+    ({"method": returning("0", "losses.mean()")}, "update_every .* is 0")])
 def test_c_a_door_that_says_what_to_give(words, says):
     with pytest.raises(CourseError, match=says):
         go(**{"store": None, **words})

@@ -72,8 +72,7 @@ DOUBTFUL = {  # the model, the attack, and what the warning says
                          "or with the other images in a batch"),
     "bfloat16": (lambda: build("preact_resnet_s", channels=1), PGD(steps=5, bf16=True), "bfloat16"),
     "a10 outside its ball": (stored, "claims 8/255", "claims eps = 0.03137 and changes inputs by "
-                             "up to 0.1"),
-}
+                             "up to 0.1")}
 
 
 class Shift:
@@ -226,8 +225,7 @@ REFUSED = {  # a call, and what the error says
     "outside the box": (lambda: quiet(Small(), split(), lambda x, y: x - 1), r"in \[0, 1\]; given"),
     "above the box": (lambda: quiet(Small(), split(), lambda x, y: x + 1), r"in \[0, 1\]; given"),
     "no images": (lambda: quiet(Small(), split(), lambda x, y: None), "The attack gave NoneType"),
-    "fewer images": (lambda: quiet(Small(), split(), lambda x, y: x[:1]), "of shape"),
-}
+    "fewer images": (lambda: quiet(Small(), split(), lambda x, y: x[:1]), "of shape")}
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -32,8 +32,7 @@ SHAPES = {
     "lenet5": {"classes": st.integers(2, 5), "channels": st.integers(1, 3)},
     "small_cnn": {"classes": st.integers(2, 5), "size": st.sampled_from([8, 16])},
     "table_mlp": {"features": st.integers(1, 9), "width": st.integers(1, 9)},
-    "preact_resnet_s": {"classes": st.integers(2, 3)},
-}
+    "preact_resnet_s": {"classes": st.integers(2, 3)}}
 
 
 @settings(max_examples=20)
@@ -117,8 +116,7 @@ BAD = {  # a call with a free path, and what the error says
                         "do not fit LeNet5"),
     "a class to load": (lambda p: load_model(save_model(FLAT, p), model=Small), "give a network"),
     "another type": (lambda p: load_model(save_model(FLAT.double(), p), model=FLAT.float()),
-                     "differ in name, shape or type"),
-}
+                     "differ in name, shape or type")}
 
 
 @pytest.mark.parametrize("what", BAD)

@@ -17,7 +17,6 @@ from tests.faults.shims import ERRORS, RUN, FailingDisk, WatchedDisk, filled, ma
 @pytest.mark.parametrize("code", ERRORS, ids=os.strerror)
 def test_h5_a_failing_local_disk_still_feeds_the_mirror(tmp_path, code):
     store = filled(tmp_path / "here", tmp_path / "there")
-    assert store.mirror
     store.folder.disk = FailingDisk(0, code, stays=True)
     with pytest.raises(SaveError, match=f"Step 3 is not saved in .*here: {os.strerror(code)}. Make "
                                         "space"):
@@ -62,7 +61,6 @@ def test_h7_a_mirror_that_hangs_is_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(Mirror, "patience", 0.1)
     filled(tmp_path / "here", tmp_path / "there")
     store = Store(tmp_path / "here", tmp_path / "there")
-    assert store.mirror
     store.mirror.disk = disk = Hanging()
     with pytest.warns(UserWarning, match=r"there cannot be read \(no answer in 0.1 s\)") as one:
         store.open(*RUN)
