@@ -174,15 +174,15 @@ def left_alone(model: nn.Module) -> Iterator[None]:
         assert {k for k in before if before[k] != after[k]} == set()
 
 
-def fails_at(module: nn.Module, call: int) -> Any:
-    """Make the n-th forward pass raise; returns the hook's handle."""
-    count = itertools.count(1)
+def failing_at(*stops: int) -> Callable[..., None]:
+    """A hook that raises at these of its calls, which are counted from 1."""
+    calls = itertools.count(1)
 
-    def hook(*_: object) -> None:
-        if next(count) == call:
+    def fail(*_: object) -> None:
+        if next(calls) in stops:
             raise ArithmeticError("stopped here on purpose")
 
-    return module.register_forward_pre_hook(hook)
+    return fail
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, room: Any, name: str, noted: Callable[..., Any],

@@ -14,7 +14,7 @@ from course_lib import CourseError, build, evaluate, load, load_model, native
 from course_lib.attacks import ATTACKS, OBJECTIVES, PGD, STARTS, Walk, WalkSetup
 from course_lib.autoattack import STANDARD, AutoAttack
 from course_lib.inference import predict
-from tests.helpers import Linear, Small, fails_at, images, labels, left_alone, seeded
+from tests.helpers import Linear, Small, failing_at, images, labels, left_alone, seeded
 
 
 def assert_near(z, want):
@@ -157,7 +157,7 @@ CALLS: dict[str, Callable[..., object]] = {
 def test_model_and_random_state_are_left_alone(call, objective, failing):
     """Also after an exception in the n-th forward pass."""
     model, x, y = worn_model(), images(6, seed=2), labels(6)
-    fails_at(model, failing)
+    model.register_forward_pre_hook(failing_at(failing))
     with pytest.raises(ArithmeticError) if failing else nullcontext(), left_alone(model):
         CALLS[call](PGD(0.1, 0.02, 4, objective, noise=0.01), model, x, y)
     assert x.grad is None and not x.requires_grad

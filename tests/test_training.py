@@ -1,6 +1,5 @@
 import dataclasses
 import io
-import itertools
 import math
 import signal
 from dataclasses import dataclass
@@ -208,23 +207,12 @@ def test_resuming_from_every_batch_gives_the_same_bits(every, name):
         assert store.closed == 1 and max(store.saves) == EPOCHS * BATCHES
 
 
-def failing_at(*stops):
-    """Fails at these of its calls, which are counted from 1."""
-    calls = itertools.count(1)
-
-    def fail(*_):
-        if next(calls) in stops:
-            raise ArithmeticError("stopped here on purpose")
-
-    return fail
-
-
 @pytest.mark.parametrize(("when", "stops"), [
     ("before", (1,)), ("before", (8, 15)), ("after", (5, 6, 7, 8)), ("first", (5, 6))])
 def test_an_exception_loses_nothing(stops, when):
     """The last batch is saved; the broken one leaves no trace, not even in running averages."""
     undisturbed, store = train(Remembering(3), validate=validate), Memory()
-    method = Remembering(3, **{when: failing_at(*stops)})
+    method = Remembering(3, **{when: helpers.failing_at(*stops)})
     for _ in stops:
         model = Small()
         with pytest.raises(ArithmeticError):
@@ -237,7 +225,7 @@ def test_an_exception_loses_nothing(stops, when):
 
 def test_a_step_that_is_cut_short_is_not_saved():
     """Its weights have changed, and its batch is not counted yet."""
-    store, hook = Memory(), register_optimizer_step_post_hook(failing_at(9))
+    store, hook = Memory(), register_optimizer_step_post_hook(helpers.failing_at(9))
     with pytest.raises(ArithmeticError):
         train(store=store)
     hook.remove()
@@ -292,7 +280,7 @@ def test_progress_says_where_it_goes_on(capfd):
     assert "resuming at epoch 2, batch 2 of 7" in shown and "21/21" in shown
     assert "epoch 3/3" in shown and f"loss {last['loss']:.3f}" in shown
     assert f"worst class {max(last['validation'][0]['rob']):.0%}" in shown
-    never = Remembering(before=failing_at(1))
+    never = Remembering(before=helpers.failing_at(1))
     assert same(first, train(never, store=store, model=Small(seed=9), progress=True,
                              validate=validate))
     assert "already finished: 3 epochs" in capfd.readouterr().err

@@ -18,7 +18,7 @@ from course_lib.machine import device
 from course_lib.training import Averaging, Optim, _Training, fit
 from tests import helpers
 from tests.gpu.standin import CPU, CUDA, standin
-from tests.helpers import THREE, Small, fails_at, images, labels, split
+from tests.helpers import THREE, Small, failing_at, images, labels, split
 
 WEAK, VAL = PGD(0.1, 0.05, 3), split(12, seed=1)
 EXACT = [Split(images(n, dtype=torch.float64), labels(n), THREE) for n in (24, 12)]
@@ -78,7 +78,7 @@ def trained(where, method, optim=SGD, stopped=0, store=None):
 
     model = Small().double().to(where)
     if stopped:
-        fails_at(model.head, stopped)
+        model.head.register_forward_pre_hook(failing_at(stopped))
     wanted = method.wants_report if method.update_every else optim.averaging
     run = fit(model, method, EXACT[0], epochs=2, optim=optim, seed=3, progress=False, store=store,
               validate=validate if wanted else None)
