@@ -2,7 +2,6 @@ import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
@@ -144,7 +143,7 @@ def worn_model():
     return model
 
 
-CALLS: dict[str, Callable[..., object]] = {
+CALLS = {
     "call": lambda a, *args: a(*args),
     "walk": lambda a, *args: a.walk(*args, extra=1),
     "stop": lambda a, *args: a.walk(*args, stop=True),

@@ -1,8 +1,7 @@
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from course_lib import PGD, Split, load, load_model
 from course_lib.evaluation import evaluate, predictions
@@ -13,7 +12,7 @@ from tests.helpers import THREE, Small, left_alone, seeded, split
 class Reader(nn.Module):
     """Predicts what is written in the image: a value near 0.25 c means class c."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return -(4 * x.flatten(1)[:, :1] - torch.arange(3)).abs()
 
 
@@ -22,10 +21,10 @@ class Script:
 
     eps = 0.5
 
-    def __init__(self, said: list[int]) -> None:
+    def __init__(self, said):
         self.said = torch.tensor(said)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: Any) -> Tensor:
+    def __call__(self, model, x, y, *, generator):
         assert len(x), "no attack is asked to attack nothing"
         number = (100 * x[:, 0, 0, 1]).round().long()
         return written(self.said[number].tolist(), number)

@@ -40,7 +40,7 @@ def test_spread_by_hand_and_by_scipy():
 
 
 @st.composite
-def reports(draw: st.DrawFn) -> Report:
+def reports(draw):
     n = draw(st.integers(1, 12))
     counts = tuple(draw(st.lists(st.integers(1, 10**7), min_size=n, max_size=n)))
     nat, rob, flips = (Errors(tuple(draw(st.integers(0, c)) for c in counts), counts)

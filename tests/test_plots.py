@@ -3,7 +3,6 @@
 import io
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -39,7 +38,7 @@ SPREAD = Spread.of([0.1, 0.2, 0.3])
 GAPS = {"sound": {"pgd": Spread(0.7, 0, 0.68, 0.72, 3), "aa": Spread(0.69, 0, 0.67, 0.71, 3)},
         "masked": {"aa": SPREAD}}
 P = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
-DRAWN: dict[str, tuple[Any, ...]] = {  # what each function is given before `ax`
+DRAWN = {  # what each function is given before `ax`
     "class_bars": ({"a": report(), "b": seeds()},), "cost_of_robustness": (seeds(), seeds(150)),
     "probabilities": ({"p": torch.full((10,), 0.1)}, FASHION), "dumbbells": (seeds(), seeds(150)),
     "class_scatter": ([*range(10)], [i**2 for i in range(10)], FASHION),
@@ -167,7 +166,7 @@ def test_names_at_points_cover_neither_each_other_nor_the_points(name):
 def test_show_displays_a_small_picture_with_alt_text_and_closes_the_figure(monkeypatch):
     import IPython.display
 
-    shown: list[Any] = []
+    shown = []
     monkeypatch.setattr(IPython.display, "display", lambda picture,
                         metadata: shown.extend([picture.data, metadata]))
     ax = plots.class_bars({"natural": report(), "robust": report(more=200)})

@@ -153,11 +153,11 @@ MATRIX = torch.tensor([[6, 2, 2], [1, 3, 0], [0, 10, 10]])  # classes of 10, 4 a
 class Threshold(nn.Module):
     """Right (class 1) where the mean of x exceeds one half; its margin is 4 mean - 2."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.w = nn.Parameter(torch.ones(4))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         score = x.flatten(1) @ self.w - 0.5 * self.w.sum()
         return torch.stack([torch.zeros_like(score), score], 1)
 

@@ -4,7 +4,6 @@ import math
 import signal
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course_lib import PGD, CourseError, evaluate
 from course_lib.fairness import Errors, Report
-from course_lib.methods import METHODS, Step
+from course_lib.methods import METHODS
 from course_lib.training import OPTIMISERS, Averaging, Optim, divided, fit
 from tests import helpers
 from tests.helpers import THREE, Remembering, Small, left_alone, report, same_weights, split
@@ -29,29 +28,29 @@ class Memory:
 
     status = "in memory"
 
-    def __init__(self, saves: dict[int, bytes] | None = None) -> None:
+    def __init__(self, saves=None):
         self.saves = {} if saves is None else saves
-        self.opened: list[dict[str, Any]] = []
+        self.opened = []
         self.closed = 0
 
-    def open(self, identity: dict[str, Any], environment: dict[str, Any]) -> None:
+    def open(self, identity, environment):
         self.opened.append(identity)
 
-    def latest(self) -> tuple[int, dict[str, Any]] | None:
+    def latest(self):
         if not self.saves:
             return None
         step = max(self.saves)
         return step, torch.load(io.BytesIO(self.saves[step]), weights_only=True)
 
-    def save(self, step: int, state: dict[str, Any]) -> None:
+    def save(self, step, state):
         file = io.BytesIO()
         torch.save(state, file)
         self.saves[step] = file.getvalue()
 
-    def siblings(self) -> list[Any]:
+    def siblings(self):
         return []
 
-    def close(self) -> None:
+    def close(self):
         self.closed += 1
 
 
@@ -119,7 +118,7 @@ def test_fit_is_the_plain_loop(name):
     (3, [(e, b) for e in range(3) for b in (0, 3, 6)], [0, 12, 12, 2, 12, 12, 2, 12, 12])])
 def test_updates_come_before_the_first_batch_of_their_period(every, at, counted):
     """With the sums of the period that ended there."""
-    calls: list[Step] = []
+    calls = []
     run = train(Remembering(every, first=calls.append), validate=validate)
     assert [(a.epoch, a.batch) for a in calls] == at
     assert all((a.epochs, a.batches) == (EPOCHS, BATCHES) for a in calls)
@@ -241,7 +240,7 @@ def test_a_step_that_is_cut_short_is_not_saved():
 ])
 def test_what_saves_slowly_is_saved_less_often(cost, every, saves, monkeypatch):
     now, store = [0.0], Memory()
-    save: Any = store.save
+    save = store.save
 
     def passes(seconds):
         now[0] += seconds
