@@ -19,7 +19,7 @@ for _name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PRO
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = "localhost,127.0.0.1"
 
 import hypothesis
-import matplotlib
+import matplotlib.pyplot
 import pytest
 
 matplotlib.use("Agg")
@@ -43,3 +43,18 @@ def no_network() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket.socket, "connect", local_only)
         yield
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The patch by which the recipes are joined by two that train in a blink."""
+    from tests.helpers import with_tiny_recipes
+
+    with_tiny_recipes(monkeypatch)
+    return monkeypatch
+
+
+@pytest.fixture
+def closed() -> Iterator[None]:
+    yield
+    matplotlib.pyplot.close("all")

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from course_lib import LOADERS, METHODS, PGD, RECIPES, Dataset, Optim, Split, build, load
 from course_lib.autoattack import AutoAttack
 from course_lib.fairness import Errors, Report
+from course_lib.methods.base import Method, State, Step
 from course_lib.recipes import Recipe
 from course_lib.zoo import model_files
 
@@ -54,6 +56,38 @@ class Small(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.drop(torch.tanh(self.norm(self.conv(x)))).flatten(1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Remembering(Method):
+    """Has all that a checkpoint must hold: chance, statistics summed over a period, a memory,
+    reports. `before` and `after` are called around each loss, `first` in each update."""
+
+    update_every: Any = None
+    before: Callable[[Step], None] = dataclasses.field(default=lambda at: None, repr=False)
+    after: Callable[[Step], None] = dataclasses.field(default=lambda at: None, repr=False)
+    first: Callable[[Step], None] = dataclasses.field(default=lambda at: None, repr=False)
+
+    def init_state(self, n_classes: int) -> State:
+        return {"weight": torch.ones(n_classes), "updates": torch.zeros((), dtype=torch.int64)}
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Any:
+        self.before(at)
+        logits = model((x + 0.1 * torch.randn(x.shape, generator=at.generator)).clamp(0, 1))
+        wrong = F.one_hot(y, 3).T.float() @ (logits.argmax(1) != y).float()
+        self.after(at)
+        losses = F.cross_entropy(logits, y, reduction="none") * state["weight"][y]
+        return losses.mean(), {"wrong": wrong, "seen": torch.bincount(y, minlength=3)}
+
+    def update(self, state: State, report: Report | None, at: Step) -> State:
+        self.first(at)
+        weight = state["weight"]
+        if at.stats:
+            weight = weight + at.stats["wrong"] / at.stats["seen"].clamp(min=1)
+        if report is not None:
+            weight = weight + torch.tensor(report.rob.by_class, dtype=torch.float32)
+        return {"weight": weight / weight.mean() + 0.01 * torch.rand(3, generator=at.generator),
+                "updates": state["updates"] + 1}
 
 
 class QuickJudge(AutoAttack):
@@ -140,15 +174,15 @@ def left_alone(model: nn.Module) -> Iterator[None]:
         assert {k for k in before if before[k] != after[k]} == set()
 
 
-def fails_at(module: nn.Module, call: int) -> Any:
-    """Make the n-th forward pass raise; returns the hook's handle."""
-    count = itertools.count(1)
+def failing_at(*stops: int) -> Callable[..., None]:
+    """A hook that raises at these of its calls, which are counted from 1."""
+    calls = itertools.count(1)
 
-    def hook(*_: object) -> None:
-        if next(count) == call:
+    def fail(*_: object) -> None:
+        if next(calls) in stops:
             raise ArithmeticError("stopped here on purpose")
 
-    return module.register_forward_pre_hook(hook)
+    return fail
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, room: Any, name: str, noted: Callable[..., Any],

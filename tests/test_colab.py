@@ -39,7 +39,7 @@ def test_where(monkeypatch, tmp_path, signs, where):
 
 
 def test_drive_is_asked_for_only_when_wanted(monkeypatch, tmp_path):
-    asked: list[str] = []
+    asked = []
     stand_in(monkeypatch, lambda place: (asked.append(place), mounts(place)))
     assert colab.setup().drive is None and asked == [], "the loaded package means Colab"
     session = colab.setup(drive=True)

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from course_lib import METHODS, Optim, fit
-from course_lib.data import AUGMENTATIONS, Split, batches, load, stratified
+from course_lib.data import AUGMENTATIONS, Split, batches, stratified
 from course_lib.datasets.cifar10 import crop_flip
-from course_lib.errors import CourseError
 from tests import helpers
 from tests.helpers import THREE, Small, images, labels, seeded, split, tiny_dataset
 
@@ -91,23 +90,6 @@ def test_without_drops_and_renumbers(gone):
     for mine, other in ((less.train, d.train), (less.val, d.val), (less.test, d.test)):
         rest = other.y != 1
         assert torch.equal(mine.x, other.x[rest]) and torch.equal(mine.y, other.y[rest] // 2)
-
-
-WITHOUT = tiny_dataset().without
-X, Y = images(3), labels(3)
-
-
-@pytest.mark.parametrize(("call", "say"), [  # more of them in tests/traps/test_doors.py
-    (lambda: Split(X * 255, Y, THREE), r"\[0, 1\].*from 1.* to 254"),
-    (lambda: Split(X, Y.float(), THREE), "int64"),
-    *[(lambda v=v: load("cifar10", limit=v), f"limit is {v}") for v in (0, True)],
-    (lambda: WITHOUT([3]), "0 to 2"), (lambda: WITHOUT(["cat", "dog"]), "two must be left"),
-    (lambda: split().masked(26), "no example 26 to hide; this split holds 26"),
-    (lambda: next(batches(split(), 0)), "batch size is 0"),
-    (lambda: crop_flip(torch.rand(4, 14), seeded(0)), r"have the shape \(4, 14\)")])
-def test_bad_arguments(call, say):
-    with pytest.raises(CourseError, match=say):
-        call()
 
 
 def test_every_picture_is_a_window_of_its_own_padded_one():

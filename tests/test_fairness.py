@@ -40,7 +40,7 @@ def test_spread_by_hand_and_by_scipy():
 
 
 @st.composite
-def reports(draw: st.DrawFn) -> Report:
+def reports(draw):
     n = draw(st.integers(1, 12))
     counts = tuple(draw(st.lists(st.integers(1, 10**7), min_size=n, max_size=n)))
     nat, rob, flips = (Errors(tuple(draw(st.integers(0, c)) for c in counts), counts)
@@ -59,8 +59,6 @@ def test_json_both_ways_exactly(r):
 
 
 A, B = Errors((1, 2, 3), (10, 10, 10)), Errors((1, 2, 3), (10, 10, 20))
-
-
 ROW = report().to_json()
 
 

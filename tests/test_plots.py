@@ -3,7 +3,6 @@
 import io
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,9 +17,10 @@ from course_lib import CourseError, plots
 from course_lib.datasets.fashion_mnist import FASHION
 from course_lib.fairness import Errors, Report, Spread
 
+pytestmark = pytest.mark.usefixtures("closed")
 N = 1000
 EASY = (33, 30, 160, 90, 180, 42, 330, 35, 25, 44)
-ABC = ("a", "b", "c")
+ABC, AB = ("a", "b", "c"), ("a", "b")
 
 
 def report(nat=EASY, more=100):
@@ -38,23 +38,17 @@ SPREAD = Spread.of([0.1, 0.2, 0.3])
 GAPS = {"sound": {"pgd": Spread(0.7, 0, 0.68, 0.72, 3), "aa": Spread(0.69, 0, 0.67, 0.71, 3)},
         "masked": {"aa": SPREAD}}
 P = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
-DRAWN: dict[str, tuple[Any, ...]] = {  # what each function is given before `ax`
+DRAWN = {  # what each function is given before `ax`
     "class_bars": ({"a": report(), "b": seeds()},), "cost_of_robustness": (seeds(), seeds(150)),
     "probabilities": ({"p": torch.full((10,), 0.1)}, FASHION), "dumbbells": (seeds(), seeds(150)),
-    "class_scatter": (np.arange(10.0), np.arange(10.0) ** 2, FASHION),
+    "class_scatter": ([*range(10)], [i**2 for i in range(10)], FASHION),
     "class_curves": ([[0.1] * 10, [0.2] * 10], FASHION), "curves": ({"loss": [2.0, 1.0]},),
-    "budget_curves": ({0.0: report(), 0.1: report(more=200)},), "walk": (P, [True, False], "ab"),
+    "budget_curves": ({0.0: report(), 0.1: report(more=200)},), "walk": (P, [True, False], AB),
     "lines": ([0.0, 0.5], {"a": [1.0, 2.0]}), "attack_gaps": (GAPS,),
-    "pareto": ({"m": (SPREAD, SPREAD)},), "confusion": (np.eye(2), "ab"), "images": (IMAGES,),
+    "pareto": ({"m": (SPREAD, SPREAD)},), "confusion": (np.eye(2), AB), "images": (IMAGES,),
     "heat_map": (np.array([[1.0, np.nan]]), ["a"], ["b", "c"]),
     "adversarial": (IMAGES[0], IMAGES[1]), "bars": ({"a": [SPREAD], "b": [0.1]}, ["x"]),
     "image_rows": ({"long": IMAGES, "short": IMAGES[:1]},), "strips": ({"paired": [1, 2]},)}
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
 
 
 def draw(name, ax=None):
@@ -151,7 +145,7 @@ def test_whiskers_are_wilson_for_one_model_and_student_over_seeds():
     (lambda: plots.side_by_side({"a": report(), "b": replace(report(), eps=0.1)}), "their budget"),
     (lambda: plots.bars({"A": [0.1], "B": [0.1, 0.2]}, ["men", "women"], ylabel=""),
      "1 values of A, 2 values of B to draw over 2 names"),
-    (lambda: plots.class_curves([[1, 5]], ABC[:2], named=["x"]), "Unknown class 'x'")])
+    (lambda: plots.class_curves([[1, 5]], AB, named=["x"]), "Unknown class 'x'")])
 def test_bad_input_gets_a_sentence(call, says):
     with pytest.raises(CourseError, match=says):
         call()
@@ -172,7 +166,7 @@ def test_names_at_points_cover_neither_each_other_nor_the_points(name):
 def test_show_displays_a_small_picture_with_alt_text_and_closes_the_figure(monkeypatch):
     import IPython.display
 
-    shown: list[Any] = []
+    shown = []
     monkeypatch.setattr(IPython.display, "display", lambda picture,
                         metadata: shown.extend([picture.data, metadata]))
     ax = plots.class_bars({"natural": report(), "robust": report(more=200)})

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -20,14 +18,10 @@ from course_lib.methods.frl_report import FRLReport
 from course_lib.recipes import digest, run
 from course_lib.training import Averaging, Optim
 from course_lib.zoo import entry, load_model
-from tests.helpers import network_of, same_weights, tiny_dataset, with_tiny_recipes
+from tests.helpers import network_of, same_weights, tiny_dataset
 
 FIRST = "tiny/first"
-
-
-@pytest.fixture(autouse=True)
-def tiny(monkeypatch):
-    with_tiny_recipes(monkeypatch)
+pytestmark = pytest.mark.usefixtures("tiny")
 
 
 def trained(name, out, seed=0, **words):
@@ -53,7 +47,7 @@ def test_run_trains_examines_and_records(tmp_path):
 
 @pytest.mark.parametrize("wants", ["errors", "flips", ""])
 def test_a_method_gets_the_report_that_it_wants(wants, tmp_path, monkeypatch):
-    given: list[Report | None] = []
+    given = []
 
     class Asking(METHODS["natural"]):
         name, update_every, wants_report = "", "epoch", wants
@@ -114,7 +108,7 @@ def test_static_copies_of_another_recipes_model_join_the_clean_images(tmp_path, 
     assert up_to_date(record)
 
 
-CHANGES: list[Callable[[dict[str, Any]], object]] = [
+CHANGES = [
     lambda r: r["made_from"].update(digest="0" * 12), lambda r: r["made_from"].pop("digest"),
     lambda r: r["made_from"].update(epochs=1), lambda r: r.pop("made_from"),
     lambda r: r.update(recipe="tiny/second"), lambda r: r.update(recipe="tiny/third"),

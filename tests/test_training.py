@@ -1,63 +1,26 @@
 import dataclasses
 import io
-import itertools
 import math
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course_lib import PGD, CourseError, evaluate
 from course_lib.fairness import Errors, Report
-from course_lib.methods import METHODS, Method, Step
-from course_lib.methods.base import State
+from course_lib.methods import METHODS
 from course_lib.training import OPTIMISERS, Averaging, Optim, divided, fit
-from tests.helpers import THREE, Small, left_alone, random_states, report, same_weights, split
+from tests import helpers
+from tests.helpers import THREE, Remembering, Small, left_alone, report, same_weights, split
 
 TRAIN, VALIDATION = split(26), split(12, seed=1)
 OPTIM = Optim(lr=0.05, batch=4, drops=((1, 0.5), (2, 0.1)))
 BATCHES, EPOCHS = 7, 3
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-Hook = Callable[[Step], None]
-
-
-@dataclass(frozen=True)
-class Remembering(Method):
-    """Has all that a checkpoint must hold: chance, statistics summed over a period, a memory,
-    reports. `before` and `after` are called around each loss, `first` in each update."""
-
-    update_every: Any = None
-    before: Hook = dataclasses.field(default=lambda at: None, repr=False)
-    after: Hook = dataclasses.field(default=lambda at: None, repr=False)
-    first: Hook = dataclasses.field(default=lambda at: None, repr=False)
-
-    def init_state(self, n_classes: int) -> dict[str, Tensor]:
-        return {"weight": torch.ones(n_classes), "updates": torch.zeros((), dtype=torch.int64)}
-
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Any:
-        self.before(at)
-        logits = model((x + 0.1 * torch.randn(x.shape, generator=at.generator)).clamp(0, 1))
-        wrong = F.one_hot(y, 3).T.float() @ (logits.argmax(1) != y).float()
-        self.after(at)
-        losses = F.cross_entropy(logits, y, reduction="none") * state["weight"][y]
-        return losses.mean(), {"wrong": wrong, "seen": torch.bincount(y, minlength=3)}
-
-    def update(self, state: State, report: Report | None, at: Step) -> State:
-        self.first(at)
-        weight = state["weight"]
-        if at.stats:
-            weight = weight + at.stats["wrong"] / at.stats["seen"].clamp(min=1)
-        if report is not None:
-            weight = weight + torch.tensor(report.rob.by_class, dtype=torch.float32)
-        return {"weight": weight / weight.mean() + 0.01 * torch.rand(3, generator=at.generator),
-                "updates": state["updates"] + 1}
 
 
 class Memory:
@@ -65,29 +28,29 @@ class Memory:
 
     status = "in memory"
 
-    def __init__(self, saves: dict[int, bytes] | None = None) -> None:
+    def __init__(self, saves=None):
         self.saves = {} if saves is None else saves
-        self.opened: list[dict[str, Any]] = []
+        self.opened = []
         self.closed = 0
 
-    def open(self, identity: dict[str, Any], environment: dict[str, Any]) -> None:
+    def open(self, identity, environment):
         self.opened.append(identity)
 
-    def latest(self) -> tuple[int, dict[str, Any]] | None:
+    def latest(self):
         if not self.saves:
             return None
         step = max(self.saves)
         return step, torch.load(io.BytesIO(self.saves[step]), weights_only=True)
 
-    def save(self, step: int, state: dict[str, Any]) -> None:
+    def save(self, step, state):
         file = io.BytesIO()
         torch.save(state, file)
         self.saves[step] = file.getvalue()
 
-    def siblings(self) -> list[Any]:
+    def siblings(self):
         return []
 
-    def close(self) -> None:
+    def close(self):
         self.closed += 1
 
 
@@ -155,7 +118,7 @@ def test_fit_is_the_plain_loop(name):
     (3, [(e, b) for e in range(3) for b in (0, 3, 6)], [0, 12, 12, 2, 12, 12, 2, 12, 12])])
 def test_updates_come_before_the_first_batch_of_their_period(every, at, counted):
     """With the sums of the period that ended there."""
-    calls: list[Step] = []
+    calls = []
     run = train(Remembering(every, first=calls.append), validate=validate)
     assert [(a.epoch, a.batch) for a in calls] == at
     assert all((a.epochs, a.batches) == (EPOCHS, BATCHES) for a in calls)
@@ -176,9 +139,9 @@ def test_the_rate_of_each_epoch():
 
 
 def test_the_seed_is_the_only_source_of_chance():
-    before, handlers = random_states(), [signal.getsignal(s) for s in SIGNALS]
+    before, handlers = helpers.random_states(), [signal.getsignal(s) for s in SIGNALS]
     first, calls = train(), list[tuple[int, bool]]()
-    assert before == random_states() and handlers == [signal.getsignal(s) for s in SIGNALS]
+    assert before == helpers.random_states() and handlers == [signal.getsignal(s) for s in SIGNALS]
     torch.rand(3)
     again = train(callback=lambda r: calls.append((len(r.history), r.model.training)))
     assert same(first, again) and calls == [(1, True), (2, True), (3, True)]
@@ -243,23 +206,12 @@ def test_resuming_from_every_batch_gives_the_same_bits(every, name):
         assert store.closed == 1 and max(store.saves) == EPOCHS * BATCHES
 
 
-def failing_at(*stops):
-    """Fails at these of its calls, which are counted from 1."""
-    calls = itertools.count(1)
-
-    def fail(*_):
-        if next(calls) in stops:
-            raise ArithmeticError("stopped here on purpose")
-
-    return fail
-
-
 @pytest.mark.parametrize(("when", "stops"), [
     ("before", (1,)), ("before", (8, 15)), ("after", (5, 6, 7, 8)), ("first", (5, 6))])
 def test_an_exception_loses_nothing(stops, when):
     """The last batch is saved; the broken one leaves no trace, not even in running averages."""
     undisturbed, store = train(Remembering(3), validate=validate), Memory()
-    method = Remembering(3, **{when: failing_at(*stops)})
+    method = Remembering(3, **{when: helpers.failing_at(*stops)})
     for _ in stops:
         model = Small()
         with pytest.raises(ArithmeticError):
@@ -272,7 +224,7 @@ def test_an_exception_loses_nothing(stops, when):
 
 def test_a_step_that_is_cut_short_is_not_saved():
     """Its weights have changed, and its batch is not counted yet."""
-    store, hook = Memory(), register_optimizer_step_post_hook(failing_at(9))
+    store, hook = Memory(), register_optimizer_step_post_hook(helpers.failing_at(9))
     with pytest.raises(ArithmeticError):
         train(store=store)
     hook.remove()
@@ -288,7 +240,7 @@ def test_a_step_that_is_cut_short_is_not_saved():
 ])
 def test_what_saves_slowly_is_saved_less_often(cost, every, saves, monkeypatch):
     now, store = [0.0], Memory()
-    save: Any = store.save
+    save = store.save
 
     def passes(seconds):
         now[0] += seconds
@@ -327,7 +279,7 @@ def test_progress_says_where_it_goes_on(capfd):
     assert "resuming at epoch 2, batch 2 of 7" in shown and "21/21" in shown
     assert "epoch 3/3" in shown and f"loss {last['loss']:.3f}" in shown
     assert f"worst class {max(last['validation'][0]['rob']):.0%}" in shown
-    never = Remembering(before=failing_at(1))
+    never = Remembering(before=helpers.failing_at(1))
     assert same(first, train(never, store=store, model=Small(seed=9), progress=True,
                              validate=validate))
     assert "already finished: 3 epochs" in capfd.readouterr().err

@@ -12,18 +12,7 @@ from course_lib.zoo import load_model, load_record
 from tests import helpers
 from tests.helpers import network_of, tiny_dataset, with_tiny_recipes
 from tools import model_cards, verify_models
-from tools.verify_models import (
-    RECIPE,
-    SEED,
-    differences,
-    mismatch,
-    outside,
-    reference,
-    retrained,
-    sample,
-    tasks,
-    verify,
-)
+from tools.verify_models import differences, mismatch, retrained, sample, tasks, verify
 
 EPS = 8 / 255
 
@@ -32,9 +21,10 @@ def test_the_small_recipe_gives_what_is_stored(tmp_path):
     """Under the same circumstances each bit counts, elsewhere the intervals do."""
     model, record = retrained()
     assert mismatch(model, record) == ""
-    assert (reference() / f"{RECIPE}@limit=3000@epochs=2").is_dir(), "which is no result"
+    stored = verify_models.reference() / f"{verify_models.RECIPE}@limit=3000@epochs=2"
+    assert stored.is_dir(), "which is no result"
     assert all("@" not in name for name, *_ in tasks())
-    publish(record["recipe"], SEED, model, record, tmp_path)
+    publish(record["recipe"], verify_models.SEED, model, record, tmp_path)
     other, elsewhere, renamed = build("lenet5", classes=10), *(copy.deepcopy(record) for _ in "12")
     assert "though all else is the same" in mismatch(other, record, tmp_path)
     elsewhere["made_from"]["versions"]["cpu"] = "another"
@@ -71,7 +61,7 @@ def test_rounding_points_and_intervals(nat, rob, lines):
                             EPS) for n, r in (((50, 60), (200, 300)), (nat, rob)))
     assert [*verify_models._standard(stored, found), *verify_models._robust(stored, found)] == lines
     errors = Errors((100, 200), (1000, 1000))  # in the last, each class is within, the average not
-    assert [len([*outside(errors, Errors(e, errors.counts))]) for e in (
+    assert [len([*verify_models.outside(errors, Errors(e, errors.counts))]) for e in (
         (110, 195), (130, 195), (118, 222))] == [0, 1, 1]
 
 

@@ -3,7 +3,6 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable
 from unittest.mock import DEFAULT, Mock
 
 import pandas as pd
@@ -241,7 +240,6 @@ def test_compare(root):
 
 WEIGHTS, RECORD, MANIFEST = f"{NAME}/seed0.safetensors", f"{NAME}/seed0.json", "manifest.json"
 CHANGED = "is damaged: its sha256"
-Edit = Callable[[bytes], bytes]
 
 
 @pytest.mark.parametrize(("file", "edit", "say"), [

@@ -1,13 +1,10 @@
 """The built pages as a student opens them: from files, without a network, on a laptop's half screen
 and on a phone. They are made from the stored notebooks."""
 
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import Browser, Page
 
 from course_lib.tables import overview
 from tests.browser.servers import browser
@@ -44,19 +41,19 @@ SORTED = "all => all.map(head => [head.cellIndex, head.getAttribute('aria-sort')
 
 
 @pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
+def chrome():
     with browser() as b:
         yield b
 
 
 @pytest.fixture(scope="module")
-def folder(chrome: Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(chrome, tmp_path_factory):
     out = tmp_path_factory.mktemp("pages")
     write_index(write_pages([(summary(n, s), n) for s, n in NOTEBOOKS.items()], out), out)
     return out
 
 
-def opened(chrome: Browser, path: Path, width: int = 760, scripts: bool = True) -> closing[Page]:
+def opened(chrome, path, width=760, scripts=True):
     shown = chrome.new_page(viewport={"width": width, "height": 900}, offline=True,
                             java_script_enabled=scripts)
     shown.goto(path.as_uri())
@@ -64,8 +61,7 @@ def opened(chrome: Browser, path: Path, width: int = 760, scripts: bool = True) 
 
 
 @pytest.mark.parametrize("name", [*NOTEBOOKS, "index", "results"])
-def test_nothing_is_wider_than_its_column_and_solutions_are_folded(
-        chrome: Browser, folder: Path, name: str) -> None:
+def test_nothing_is_wider_than_its_column_and_solutions_are_folded(chrome, folder, name):
     with opened(chrome, folder / f"{name}.html") as shown:
         if name in NOTEBOOKS:
             code = shown.locator("details.solution:not([open]) pre")
@@ -84,8 +80,7 @@ def test_nothing_is_wider_than_its_column_and_solutions_are_folded(
                 assert shown.evaluate(FAULTS) == [], f"{name} at {width} pixels"
 
 
-def test_results_are_sorted_by_keyboard_and_mouse_and_need_no_scripts(chrome: Browser,
-                                                                      folder: Path) -> None:
+def test_results_are_sorted_by_keyboard_and_mouse_and_need_no_scripts(chrome, folder):
     with opened(chrome, folder / "results.html") as shown:
         before, heads = shown.evaluate(COLUMN, 0), shown.locator("table.sortable >> nth=0 >> th")
         for title, key, order in (("AutoA", "Enter", "ascending"), ("AutoA", "", "descending"),

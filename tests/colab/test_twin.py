@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import zipfile
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -21,16 +20,7 @@ from packaging.version import Version
 
 from tools import colab_twin
 from tools.addresses import setup_code
-from tools.colab_twin import (
-    Twin,
-    Watch,
-    borrowed,
-    killed_and_resumed,
-    packages,
-    repository,
-    versions,
-    without_drive,
-)
+from tools.colab_twin import Twin, Watch, killed_and_resumed, packages
 from tools.common import ROOT, ToolError, sources
 from tools.wheel import build
 
@@ -40,20 +30,20 @@ START = NOTEBOOKS[0]
 
 
 @pytest.fixture(scope="module")
-def twin(tmp_path_factory: pytest.TempPathFactory) -> Twin:
+def twin(tmp_path_factory):
     home = tmp_path_factory.mktemp("twin")
     # what is compiled is shared with the other tests
-    return Twin(borrowed(home / "venv"), home, repository(home),
+    return Twin(colab_twin.borrowed(home / "venv"), home, colab_twin.repository(home),
                 {"COURSE_CACHE": os.environ["COURSE_CACHE"]})
 
 
 @pytest.fixture(autouse=True)
-def another_machine(twin: Twin) -> Iterator[None]:
+def another_machine(twin):
     twin.new_machine()
     yield
 
 
-def test_the_setup_cell_is_the_same_everywhere() -> None:
+def test_the_setup_cell_is_the_same_everywhere():
     for path in NOTEBOOKS:
         (cell,) = [cell for cell in nbformat.read(path, as_version=4).cells
                    if "setup" in cell.metadata.get("tags", [])]
@@ -89,7 +79,7 @@ LINE = (r"Colab: Python \S+, torch \S+, CPU, \d+ threads\. Results go to \S+ onl
         r"Colab deletes .*\n")
 
 
-def test_the_setup_cell_in_empty_folders(twin: Twin, tmp_path: Path) -> None:
+def test_the_setup_cell_in_empty_folders(twin, tmp_path):
     """With all imports of the notebooks; after a clone that was cut short; with one uploaded file
     beside the notebook and no address: course.zip, or a wheel under its own name. Where it cannot
     go on, it says in a plain sentence what to do next."""
@@ -126,14 +116,13 @@ def test_the_setup_cell_in_empty_folders(twin: Twin, tmp_path: Path) -> None:
         assert {p.name for p in folder.iterdir()} == {"course"}, "only the clone is left behind"
 
 
-def test_the_first_notebook_whole_without_drive(twin: Twin) -> None:
+def test_the_first_notebook_whole_without_drive(twin):
     before = packages(twin.python)
-    assert "first figure after" in without_drive(twin, START)
+    assert "first figure after" in colab_twin.without_drive(twin, START)
     assert packages(twin.python) == before
 
 
-def test_a_training_is_killed_and_goes_on_on_another_machine(
-        twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_is_killed_and_goes_on_on_another_machine(twin, monkeypatch):
     """Drive is asked for once on each machine, and has what the second one needs."""
     monkeypatch.setattr(colab_twin, "SMALL", "1500,8")
     before = twin.mounts
@@ -144,12 +133,11 @@ def test_a_training_is_killed_and_goes_on_on_another_machine(
 
 @pytest.mark.parametrize(("steps", "goes_on"), [
     ({192, 288}, True), ({288}, True), ({96, 192, 288}, False), ({192}, False), (set(), False)])
-def test_a_training_that_begins_anew_is_not_taken_for_one_that_goes_on(
-        tmp_path: Path, steps: set[int], goes_on: bool) -> None:
+def test_a_training_that_begins_anew_is_not_taken_for_one_that_goes_on(tmp_path, steps, goes_on):
     class Told(Twin):
         """Two runs that are only told of."""
 
-        def run(self, notebook: object, *, kill: bool = False, **words: str) -> Watch:
+        def run(self, notebook, *, kill=False, **words):
             store = self.course_in_drive / "00" / "small"
             store.mkdir(parents=True, exist_ok=True)
             for step in (96, 192) if kill else ():
@@ -161,9 +149,9 @@ def test_a_training_that_begins_anew_is_not_taken_for_one_that_goes_on(
         assert told.startswith("killed after batch 192, went on")
 
 
-def test_what_the_course_asks_for_is_what_colab_has() -> None:
+def test_what_the_course_asks_for_is_what_colab_has():
     """So that nothing is installed there, least of all torch or numpy."""
-    have = versions()
+    have = colab_twin.versions()
     asked = [Requirement(line) for line in (ROOT / "requirements.txt").read_text().splitlines()
              if line and not line.startswith("#")]
     absent = {r.name for r in asked} - have.keys()

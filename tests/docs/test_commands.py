@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 STARTS = ("make", "python", ".venv/bin/python", "git", "pip", "cd", ".ci/run", "pre-commit")
 
 
-def commands() -> dict[str, str]:
+def commands():
     """Command -> the text that has it: lines of ```bash blocks, and `words like these` that begin
     as a command does."""
     found = {}
@@ -44,7 +43,7 @@ def commands() -> dict[str, str]:
     return found
 
 
-def cli(line: str) -> None:
+def cli(line):
     """python -m course_lib ..., in this process."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
@@ -52,7 +51,7 @@ def cli(line: str) -> None:
     assert out.getvalue().strip()
 
 
-def shell(line: str, folder: Path) -> str:
+def shell(line, folder):
     done = subprocess.run(line, shell=True, cwd=folder,
                           env={**os.environ, "PYTHON": sys.executable}, capture_output=True,
                           text=True, stdin=subprocess.DEVNULL)
@@ -61,12 +60,12 @@ def shell(line: str, folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty(tmp_path_factory):
     return tmp_path_factory.mktemp("empty")
 
 
 @pytest.fixture(scope="module")
-def clone(empty: Path) -> Path:
+def clone(empty):
     """A copy of the repository with one small notebook as the course, and with this .venv."""
     shell(f"git clone {repository(empty)}", empty)
     folder = empty / "course"
@@ -84,35 +83,35 @@ def clone(empty: Path) -> Path:
     return folder
 
 
-def target(line: str, folder: Path) -> None:
+def target(line, folder):
     """Only whether make knows it: another test runs what it calls, or it takes long."""
     assert "No rule" not in shell(line.replace("make", "make -n", 1), folder)
 
 
-def as_is(line: str, folder: Path) -> None:
+def as_is(line, folder):
     shell(line, folder)
 
 
-def instead(other: str) -> Callable[[str, Path], None]:
+def instead(other):
     return lambda line, folder: as_is(other, folder)
 
 
-def shortened(cuts: str) -> Callable[[str, Path], None]:
+def shortened(cuts):
     return lambda line, folder: cli(f"{line} {cuts}")
 
 
-def understood(line: str, folder: Path) -> None:
+def understood(line, folder):
     """What takes a GPU, eight of them or a cluster: the course's own words are read, and the
     recipes are there."""
     words = parser().parse_args(shlex.split(line.partition("-m course_lib ")[2]))
     assert matching(RECIPES, getattr(words, "patterns", None) or [words.recipe])
 
 
-def elsewhere(line: str, folder: Path) -> None:
+def elsewhere(line, folder):
     """Another file runs it: the worked example and the clone above."""
 
 
-COMMANDS: dict[str, Callable[[str, Path], None]] = {
+COMMANDS = {  # how each is run, given its line and the clone
     **dict.fromkeys(["make run", "make help", "make notebooks",
                      ".venv/bin/python -m tools.notebooks --addresses",
                      ".venv/bin/python -m tools.check_notebooks"], as_is),
@@ -152,7 +151,7 @@ COMMANDS: dict[str, Callable[[str, Path], None]] = {
 }
 
 
-def test_every_command_of_the_texts_is_known_here_and_the_other_way_round() -> None:
+def test_every_command_of_the_texts_is_known_here_and_the_other_way_round():
     found = commands()
     assert {line: text for line, text in found.items() if line not in COMMANDS} == {}
     assert [line for line in COMMANDS if line not in found] == []
@@ -163,20 +162,19 @@ SLOW_FIRST = sorted(COMMANDS, key=lambda line: line != "make notebooks")
 
 
 @pytest.mark.parametrize("line", SLOW_FIRST)
-def test_run(line: str, clone: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_run(line, clone, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # commands without make work in any folder
     for name in [name for name in os.environ if name.startswith(("PYTEST_", "MAKE"))]:
         monkeypatch.delenv(name)
     COMMANDS[line](line, clone)
 
 
-def test_make_run_and_make_notebooks_left_what_they_promise(clone: Path) -> None:
+def test_make_run_and_make_notebooks_left_what_they_promise(clone):
     assert "00_demo.html" in (clone / "build" / "course" / "index.html").read_text()
     assert (clone / "notebooks" / "00_demo.ipynb").is_file()
 
 
-def test_the_readmes_python_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch,
-                                              tmp_path: Path) -> None:
+def test_the_readmes_python_runs_as_it_stands(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"(?m)^ *```python\n(.*?)^ *```",
                         (ROOT / "README.md").read_text(encoding="utf-8"), re.S)

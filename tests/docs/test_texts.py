@@ -3,7 +3,6 @@ what it must."""
 
 import re
 from itertools import pairwise
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -18,7 +17,7 @@ TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_readme_and_its_figure_are_as_the_stored_reports_make_them() -> None:
+def test_the_readme_and_its_figure_are_as_the_stored_reports_make_them():
     assert written(README) == README, "make readme"
     with Image.open(FIGURE) as picture:
         assert picture.text["Source"] == source_of_figure(), "make readme"
@@ -27,7 +26,7 @@ def test_the_readme_and_its_figure_are_as_the_stored_reports_make_them() -> None
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
-def test_links_lead_somewhere_and_headings_are_in_order(path: Path) -> None:
+def test_links_lead_somewhere_and_headings_are_in_order(path):
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
     for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         assert re.match(r"https?://", link) or (path.parent / link).exists(), f"{path.name}: {link}"
@@ -35,7 +34,7 @@ def test_links_lead_somewhere_and_headings_are_in_order(path: Path) -> None:
     assert levels[0] == 1 and levels.count(1) == 1 and all(b <= a + 1 for a, b in pairwise(levels))
 
 
-def test_the_syllabus_sends_nobody_to_a_section_that_is_not_there() -> None:
+def test_the_syllabus_sends_nobody_to_a_section_that_is_not_there():
     """Four sessions of 90 minutes, and every section it names is in the notebook it names."""
     text = (ROOT / "docs" / "syllabus.md").read_text(encoding="utf-8")
     sessions = re.split(r"(?m)^## Session ", text)[1:]
@@ -51,7 +50,7 @@ def test_the_syllabus_sends_nobody_to_a_section_that_is_not_there() -> None:
     assert "## Rubric" in text and text.count("students can**") == 4
 
 
-def test_every_place_names_the_same_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_place_names_the_same_version(capsys):
     assert len(set(release.named().values())) == 1, release.named()
     with pytest.raises(ToolError, match=r"No release v9\.9\.9: .*pyproject\.toml"):
         release.main(["v9.9.9"])
@@ -59,7 +58,7 @@ def test_every_place_names_the_same_version(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith("- ")
 
 
-def test_ci_runs_only_targets_and_tools_that_exist() -> None:
+def test_ci_runs_only_targets_and_tools_that_exist():
     makefile = (ROOT / "Makefile").read_text()
     for path in [*(ROOT / ".github" / "workflows").glob("*.yml"), ROOT / ".pre-commit-config.yaml"]:
         text = path.read_text()

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ DIFF = re.findall(r"```diff\n(.*?)```", TEXT, re.S)
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def copy(tmp_path_factory):
     """The project with the diff applied."""
     folder = tmp_path_factory.mktemp("worked")
     forget = shutil.ignore_patterns("__pycache__", "faults", "colab", "docs", "notebooks",
@@ -35,7 +34,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def call(copy: Path, *words: str) -> str:
+def call(copy, *words):
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run([sys.executable, "-m", *words], cwd=copy, env=environment,
                           capture_output=True, text=True, stdin=subprocess.DEVNULL)
@@ -43,7 +42,7 @@ def call(copy: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_its_tests_those_over_all_methods_and_the_command_take_it_in(copy: Path) -> None:
+def test_its_tests_those_over_all_methods_and_the_command_take_it_in(copy):
     assert "smooth_at" not in METHODS, "the example is in the project already"
     told = call(copy, "pytest", "-q", "tests/test_smooth_at.py", "tests/methods/test_methods.py",
                 "-k", "smooth_at")

@@ -1,25 +1,22 @@
 """The explorer without widgets: curves that equal the stored reports, drawings that say what they
 show, runs of one's own."""
 
-from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 
-from course_lib import CourseError, build, diagnostics, evaluate, load, plots
+from course_lib import RECIPES, CourseError, build, diagnostics, evaluate, load, plots
 from course_lib.attacks import ATTACKS
-from course_lib.experiments import RECIPES
 from course_lib.explorer import curves
 from course_lib.explorer.curves import compute_curve, current, load_curve
 from course_lib.explorer.sources import Source, from_folder, images_of, stored
-from course_lib.explorer.views import SLOW, VIEWS, Choice, Drawing, Explorer
+from course_lib.explorer.views import SLOW, VIEWS, Choice, Explorer
 from course_lib.lab.publish import publish
 from course_lib.scores import cru_s
 from course_lib.zoo import load_report, load_reports, manifest, models_dir
-from tests.helpers import Linear, split
+from tests.helpers import Linear, counted, split
 from tools.curves import publish_curve
 
 FASHION = load("fashion-mnist").test
@@ -27,15 +24,15 @@ PAIR = ("exp1/natural", "exp1/pgd-at")
 
 
 @pytest.fixture(scope="module")
-def explorer() -> Explorer:
+def explorer():
     return Explorer()
 
 
-def heights(drawing: Drawing) -> list[float]:
-    return sorted(bar.get_height() for bar in drawing.ax.patches)  # type: ignore[attr-defined]
+def heights(drawing):
+    return sorted(bar.get_height() for bar in drawing.ax.patches)
 
 
-def test_every_headline_model_has_a_current_curve() -> None:
+def test_every_headline_model_has_a_current_curve():
     """`make curves` computes what is missing. Tables have no images to show, so no curves."""
     of_images = [n for n in RECIPES if RECIPES[n].dataset != "adult"]
     wanted = {n: Source(n, n) for n, seeds in manifest().items() if n in of_images
@@ -48,7 +45,7 @@ def test_every_headline_model_has_a_current_curve() -> None:
 
 @pytest.mark.parametrize("name", [n for n in sorted(curves.curve_files().entries())
                                   if n.startswith("exp")])
-def test_a_curve_is_the_stored_report(name: str) -> None:
+def test_a_curve_is_the_stored_report(name):
     curve = load_curve(name, FASHION)
     assert curve.eps == curves.BUDGETS
     for eps in (8, 16):
@@ -58,7 +55,7 @@ def test_a_curve_is_the_stored_report(name: str) -> None:
         assert np.abs(found.rob.by_class - report.rob.by_class).max() <= 0.003, "on any CPU"
 
 
-def test_a_curve_agrees_with_evaluate_and_grows_with_the_budget() -> None:
+def test_a_curve_agrees_with_evaluate_and_grows_with_the_budget():
     part, ticks, small = split(60), list[int](), Linear((1, 6, 6), 3, dtype=torch.float32)
     curve = compute_curve(small, part, "pgd20", (4, 64, 16), tick=ticks.append)
     for eps in (4, 16, 64):
@@ -75,7 +72,7 @@ def test_a_curve_agrees_with_evaluate_and_grows_with_the_budget() -> None:
     assert none.eps == (0,) and torch.equal(none.at(0), curve.at(0))
 
 
-def test_a_cell_holds_the_images_the_matrix_counts() -> None:
+def test_a_cell_holds_the_images_the_matrix_counts():
     curve = load_curve("exp1/pgd-at", FASHION)
     matrix = curve.confusion(8)
     assert (matrix.sum(1) == 1000).all()
@@ -84,8 +81,8 @@ def test_a_cell_holds_the_images_the_matrix_counts() -> None:
         assert len(places) == matrix[row, column] and (FASHION.y[places] == row).all()
 
 
-def test_a_stored_curve_comes_back_and_a_stale_or_damaged_one_is_refused(tmp_path: Path) -> None:
-    def refused(message: str, seed: int = 0) -> None:
+def test_a_stored_curve_comes_back_and_a_stale_or_damaged_one_is_refused(tmp_path):
+    def refused(message, seed=0):
         with pytest.raises(CourseError, match=message):
             load_curve("mine/one", split(30, (1, 32, 32), FASHION.classes, seed), root=tmp_path)
 
@@ -107,8 +104,19 @@ def test_a_stored_curve_comes_back_and_a_stale_or_damaged_one_is_refused(tmp_pat
     refused("For these weights")
 
 
+def test_a_cell_shows_its_own_images_page_by_page(explorer, monkeypatch):
+    """Those of the class in the row that are taken for the class in the column."""
+    drawn = counted(monkeypatch, plots, "images", lambda x, *_, **words: (x, words))
+    alt = explorer.look("cell", "exp1/pgd-at", row="Shirt", column="Coat", number=14).alt
+    places = load_curve("exp1/pgd-at", FASHION).cell(8, 6, 4)
+    ((x, words),) = drawn
+    assert torch.equal(x, FASHION.images(places[12:24])) and words["framed"] == [
+        n == 14 for n in range(13, 25)] and words["titles"] == [str(n) for n in range(13, 25)]
+    assert f"{len(places)} images of Shirt are taken for Coat by exp1/pgd-at" in alt
+
+
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_draws_and_says_what_it_shows(explorer: Explorer, view: str) -> None:
+def test_a_view_draws_and_says_what_it_shows(explorer, view):
     for models in (PAIR, ("exp3/remargin-05",)):
         drawing = explorer.look(view, *models, eps=4)
         assert len(plots.png(drawing.figure)) > 8_000
@@ -117,7 +125,7 @@ def test_a_view_draws_and_says_what_it_shows(explorer: Explorer, view: str) -> N
 
 
 @pytest.mark.parametrize("seeds", [False, True])
-def test_errors_are_those_of_the_stored_reports(explorer: Explorer, seeds: bool) -> None:
+def test_errors_are_those_of_the_stored_reports(explorer, seeds):
     """Clean and attacked, both models beside each other, each with its average as a line."""
     one = explorer.look("errors", *PAIR, eps=16, seeds=seeds)
     reports = [load_reports(n, eps=16 / 255)[: 9 if seeds else 1] for n in PAIR]
@@ -135,7 +143,7 @@ def test_errors_are_those_of_the_stored_reports(explorer: Explorer, seeds: bool)
     assert plt.get_fignums() == [], "nothing that a notebook would show by itself"
 
 
-def test_source_and_target_are_the_diagnoses(explorer: Explorer) -> None:
+def test_source_and_target_are_the_diagnoses(explorer):
     model, part = explorer.source("exp1/natural"), FASHION.per_class(2)
     drawing = explorer.look("fairness", "exp1/natural", per_class=2)
     target = diagnostics.targets(model.curve.confusion(8), own=False)
@@ -145,10 +153,10 @@ def test_source_and_target_are_the_diagnoses(explorer: Explorer) -> None:
     assert f"; {diagnostics.from_uniform(target):.0%} of them would have to move" in drawing.alt
 
 
-def test_the_path_of_an_image_says_where_it_crosses(explorer: Explorer) -> None:
+def test_the_path_of_an_image_says_where_it_crosses(explorer):
     drawing = explorer.look("image", "exp1/natural", eps=16)
     (shade,) = drawing.figure.axes[2].patches
-    step = shade.get_x() + 0.5  # type: ignore[attr-defined]
+    step = shade.get_x() + 0.5
     assert f"first wrong at step {step:.0f}" in drawing.alt and 0 < step <= 20
     chosen = explorer.look("image", "exp1/natural", eps=16, row="Bag", column="Shirt", number=2)
     places = explorer.source("exp1/natural").curve.cell(16, 8, 6)
@@ -167,13 +175,12 @@ NONE = {"eps": 0, "row": "Trouser", "column": "Bag"}
     ("cell exp1/pgd-at", NONE, "0 images of Trouser are taken for Bag.* another"),
     ("image exp1/pgd-at", NONE, "0 images .* another"),
     ("errors exp1/natural", {"eps": 10, "seeds": True}, "There is: pgd20 at 8/255")])
-def test_bad_words_are_answered(explorer: Explorer, words: str, named: dict[str, Any],
-                                message: str) -> None:
+def test_bad_words_are_answered(explorer, words, named, message):
     with pytest.raises(CourseError, match=message):
         explorer.look(*words.split(), **named)
 
 
-def scored(folder: Path, name: str, **changes: object) -> None:
+def scored(folder, name, **changes):
     """A stored model of people with every kind of score."""
     classes = ["<=50K", ">50K"]
     report = {"attack": "pgd20-adult", "eps": 10.0, "classes": classes, "counts": [50, 50],
@@ -188,7 +195,7 @@ def scored(folder: Path, name: str, **changes: object) -> None:
     publish(name, 0, build("table_mlp"), {**record, **changes}, folder)
 
 
-def test_stored_scores_are_split_into_their_parts(tmp_path: Path, explorer: Explorer) -> None:
+def test_stored_scores_are_split_into_their_parts(tmp_path, explorer):
     scored(tmp_path, "mine/people")
     scored(tmp_path, "mine/none", reports=[], scores=[])
     scored(tmp_path, "mine/other", scores=[])
@@ -212,7 +219,7 @@ def test_stored_scores_are_split_into_their_parts(tmp_path: Path, explorer: Expl
             x.look(view, "mine/people", other, score=score)
 
 
-def test_finished_models_of_ones_own_and_what_is_none(tmp_path: Path) -> None:
+def test_finished_models_of_ones_own_and_what_is_none(tmp_path):
     for odd in ("", str(tmp_path / "nowhere"), "\0", "x" * 5000):
         with pytest.raises(CourseError, match="There is no folder"):
             from_folder(odd)

@@ -4,46 +4,44 @@ import base64
 import re
 import threading
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from course_lib import build, save_model
-from course_lib.explorer import explore
-from course_lib.explorer.views import VIEWS, Choice, Drawing
+from course_lib import build, explore, save_model
+from course_lib.explorer.views import VIEWS
 from tools.execute import PICTURE
 
 with warnings.catch_warnings():  # ipywidgets' own, of comms without a kernel
     warnings.simplefilter("ignore", DeprecationWarning)
-    from course_lib.explorer.widgets import NONE, Panel
+    from course_lib.explorer.widgets import NONE
 
 MODELS = ("exp1/natural", "exp1/pgd-at", "exp3/remargin-05")
 ROOM = Path(__file__).parents[2] / "course_lib"
 
 
 @pytest.fixture
-def panel() -> Iterator[Panel]:
+def panel():
     made = explore(MODELS)
     yield made
     made.close()
 
 
-def words(panel: Panel) -> str:
+def words(panel):
     return re.sub("<[^>]*>", "", panel.part.note.value)
 
 
-def picture(panel: Panel) -> bytes:
+def picture(panel):
     """As the stored notebook finds it."""
     ((_, data),) = PICTURE.findall(panel.part.picture.value)
     return base64.b64decode(data)
 
 
-def visible(panel: Panel, *names: str) -> list[str]:
+def visible(panel, *names):
     return [n for n in names if getattr(panel.part, n).layout.display != "none"]
 
 
-def test_it_opens_with_two_models_and_each_control_draws_anew(panel: Panel) -> None:
+def test_it_opens_with_two_models_and_each_control_draws_anew(panel):
     assert words(panel).startswith("Errors by class")
     assert f'alt="{words(panel)}"' in panel.part.picture.value
     assert panel.choice().models == ("exp1/natural", "exp1/pgd-at")
@@ -55,7 +53,7 @@ def test_it_opens_with_two_models_and_each_control_draws_anew(panel: Panel) -> N
         assert before.startswith(b"\x89PNG") and picture(panel) != before and shows in words(panel)
 
 
-def test_every_view_opens_with_the_controls_that_it_uses(panel: Panel) -> None:
+def test_every_view_opens_with_the_controls_that_it_uses(panel):
     parts = ["attack_now", "per_class", "eps", "score", "row", "matrix"]
     drawn, in_cell = set(), ["eps", "row"]
     for view, controls in {
@@ -73,7 +71,7 @@ def test_every_view_opens_with_the_controls_that_it_uses(panel: Panel) -> None:
     assert visible(panel, "attack_now") and "press Attack now" in words(panel)
 
 
-def test_from_the_matrix_to_an_image(panel: Panel) -> None:
+def test_from_the_matrix_to_an_image(panel):
     panel.show("confusion")
     assert "Sneaker are taken for Sandal" in words(panel), "the most frequent mistake"
     panel.part.row.value, panel.part.column.value = 6, 0
@@ -91,7 +89,7 @@ def test_from_the_matrix_to_an_image(panel: Panel) -> None:
         assert "images of Pullover are taken for Coat" in words(panel)
 
 
-def test_opening_a_folder(panel: Panel, tmp_path: Path) -> None:
+def test_opening_a_folder(panel, tmp_path):
     save_model(build("lenet5"), tmp_path / "runs" / "mine")
     for folder, says in (("none", "There is no folder"), ("runs", "1 of your own are among the")):
         panel.part.folder.value = str(tmp_path / folder)
@@ -100,7 +98,7 @@ def test_opening_a_folder(panel: Panel, tmp_path: Path) -> None:
     assert panel.part.one.options[-1].endswith("mine")
 
 
-def test_models_are_found_by_data_set_and_method(panel: Panel) -> None:
+def test_models_are_found_by_data_set_and_method(panel):
     for found, name in (("FASHION-MNIST pgd_at", "exp1/pgd-at"), ("frl", "exp3/remargin-05")):
         panel.part.words.value = found
         assert panel.part.one.options == (name,)
@@ -108,7 +106,7 @@ def test_models_are_found_by_data_set_and_method(panel: Panel) -> None:
     assert "No model has all of these words" in words(panel)
 
 
-def test_an_error_is_a_sentence(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_a_sentence(panel, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(panel.explorer, "draw", lambda _: {}["a <file> nobody foresaw"])
         panel.part.eps.value = 20
@@ -118,7 +116,7 @@ def test_an_error_is_a_sentence(panel: Panel, monkeypatch: pytest.MonkeyPatch) -
     assert panel.part.picture.value
 
 
-def test_only_one_file_knows_ipywidgets_and_only_its_core() -> None:
+def test_only_one_file_knows_ipywidgets_and_only_its_core():
     """Without 7.7's gaps: titles=, threads, custom widgets. The door imports nothing of it."""
     assert [p.name for p in ROOM.rglob("*.py")
             if re.search(r"^\s*(import|from) ipywidgets", p.read_text(), re.M)] == ["widgets.py"]
@@ -128,13 +126,12 @@ def test_only_one_file_knows_ipywidgets_and_only_its_core() -> None:
     assert not re.search(r"^from .*widgets", door, re.M)  # only inside of `explore`
 
 
-def test_two_messages_at_once_are_answered_one_after_the_other(
-        panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_messages_at_once_are_answered_one_after_the_other(panel, monkeypatch):
     """JupyterLab gives each control a thread of the kernel. A message that comes while a figure is
     drawn must not be lost."""
     drawing, free, draw = threading.Event(), threading.Event(), panel.explorer.draw
 
-    def slow(choice: Choice) -> Drawing:
+    def slow(choice):
         drawing.set()
         assert free.wait(10)
         return draw(choice)

@@ -1,5 +1,4 @@
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ from tests.faults.shims import MEMORY
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder():
     """An empty folder, in memory where there is such a place."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as path:
         yield Path(path)

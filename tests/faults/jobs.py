@@ -7,75 +7,37 @@ import os
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from course_lib.attacks import PGD
-from course_lib.checkpoints import Store
-from course_lib.data import Split
-from course_lib.errors import CourseError
-from course_lib.methods.base import Method, Step
+from course_lib import PGD, CourseError, Method, Optim, Split, Store, fit
 from course_lib.methods.pgd_at import PGDAT
-from course_lib.training import Optim, fit
 from tests.faults.shims import RUN, KillingDisk, make_state
+from tests.helpers import Remembering, Small, split
 
 EPOCHS, BATCH, IMAGES = 4, 8, 60  # the last batch of an epoch is a short one
-
-
-@dataclass(frozen=True)
-class Stateful(Method):
-    """A method with everything a method may have: a memory, statistics, noise, and an update every
-    few batches."""
-
-    update_every = 3
-
-    def init_state(self, n_classes: int) -> dict[str, Tensor]:
-        return {"weights": torch.ones(n_classes), "updates": torch.zeros((), dtype=torch.int64)}
-
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: dict[str, Tensor],
-             at: Step) -> tuple[Tensor, dict[str, Tensor]]:
-        x = x + 0.1 * torch.randn(x.shape, generator=at.generator)
-        losses = F.cross_entropy(model(x), y, weight=state["weights"], reduction="none")
-        by_class = torch.zeros(len(state["weights"])).index_add(0, y, losses.detach())
-        return losses.mean(), {"by class": by_class}
-
-    def update(self, state: dict[str, Tensor], report: object, at: Step) -> dict[str, Tensor]:
-        seen = at.stats.get("by class", torch.zeros(len(state["weights"])))
-        return {"weights": 0.9 * state["weights"] + 0.1 * (1 + torch.softmax(seen, 0)),
-                "updates": state["updates"] + 1}
-
-
-METHODS = {"pgd_at": PGDAT(PGD(steps=2)), "stateful": Stateful()}
+METHODS = {"pgd_at": PGDAT(PGD(steps=2)), "stateful": Remembering(3)}
 
 
 def training(name: str) -> tuple[nn.Module, Method, Split, Optim]:
     """A small training with a running average in the model, momentum or moments, and a rate that
     drops within the run."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        model = nn.Sequential(nn.Conv2d(1, 4, 5, stride=4), nn.BatchNorm2d(4), nn.Tanh(),
-                              nn.Flatten(), nn.Linear(196, 4))
-        x = torch.randint(0, 256, (IMAGES, 1, 32, 32), dtype=torch.uint8)
-        y = torch.randint(0, 4, (IMAGES,))
     optim = (Optim("sgd", lr=0.05, batch=BATCH, momentum=0.9, drops=((2, 0.5),))
              if name == "pgd_at" else Optim("adam", lr=1e-2, batch=BATCH, drops=((3, 0.1),)))
-    return model, METHODS[name], Split(x, y, ("a", "b", "c", "d")), optim
+    return Small(), METHODS[name], split(IMAGES), optim
 
 
 def train_here(store: Store | None, happens: Callable[[], object] = lambda: None
                ) -> dict[str, Tensor]:
     """The weights after the stateful training, in this process; something may happen at a batch."""
-    model, method, split, optim = training("stateful")
+    model, method, data, optim = training("stateful")
     steps = itertools.count(1)
     hook = register_optimizer_step_post_hook(lambda *_: next(steps) == 14 and happens())
     try:
-        return fit(model, method, split, epochs=EPOCHS, optim=optim, seed=3, store=store,
+        return fit(model, method, data, epochs=EPOCHS, optim=optim, seed=3, store=store,
                    progress=False, save_every=0.0).model.state_dict()
     finally:
         hook.remove()
@@ -100,13 +62,13 @@ def train(folder: str | None, name: str, log: str, out: str, save_every: float) 
     def write(what: str, step: int) -> None:
         os.write(file, f"{what} {step} {time.monotonic()}\n".encode())
 
-    model, method, split, optim = training(name)
+    model, method, data, optim = training(name)
     store = None if folder is None else LoggedStore(folder)
     register_optimizer_step_post_hook(lambda *_: write("step", -1))
     if store is not None:
         store.log = write
         write("start", (store.latest() or (0,))[0])
-    run = fit(model, method, split, epochs=EPOCHS, optim=optim, seed=3, store=store, progress=False,
+    run = fit(model, method, data, epochs=EPOCHS, optim=optim, seed=3, store=store, progress=False,
               save_every=save_every)
     weights = b"".join(t.contiguous().numpy().tobytes() for t in run.model.state_dict().values())
     history = [{**epoch, "seconds": 0} for epoch in run.history]

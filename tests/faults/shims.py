@@ -179,6 +179,11 @@ class LyingDisk:
         self.late: list[Callable[[], None]] = []
         self.seen: dict[str, int] = {}
 
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """fsync, makedirs and truncate."""
+        self.may_fail()
+        return getattr(os, name)
+
     def lies(self, what: str, share: float = 1.0) -> bool:
         if self.draw.random() < self.badness * share:
             self.seen[what] = self.seen.get(what, 0) + 1
@@ -217,9 +222,6 @@ class LyingDisk:
             return os.write(file, data[: max(1, len(data) // 3)])
         return os.write(file, data)
 
-    def fsync(self, file: int) -> None:
-        self.may_fail()
-
     def close(self, file: int) -> None:
         path = self.open_files.pop(file)
         os.close(file)
@@ -246,14 +248,6 @@ class LyingDisk:
     def listdir(self, folder: Path) -> list[str]:
         self.may_fail()
         return self.draw.sample(names := os.listdir(folder), len(names))
-
-    def makedirs(self, folder: Path, exist_ok: bool) -> None:
-        self.may_fail()
-        os.makedirs(folder, exist_ok=exist_ok)
-
-    def truncate(self, path: Path, size: int) -> None:
-        self.may_fail()
-        os.truncate(path, size)
 
     def unlink(self, path: Path) -> None:
         self.may_fail()

@@ -8,9 +8,6 @@ import pickle
 import random
 import re
 import warnings
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,17 +19,16 @@ from tests.faults.shims import make_state, same, share
 
 CASES = 2_400
 STEPS = (1, 2, 3)
-Files = dict[str, bytes]
 
 
-def flip(data: bytes, draw: random.Random) -> bytes:
+def flip(data, draw):
     out = bytearray(data)
     for place in draw.sample(range(8 * len(data)), draw.choice((1, 1, 2, 8))):
         out[place // 8] ^= 1 << place % 8
     return bytes(out)
 
 
-BYTES: dict[str, Callable[[bytes, random.Random], bytes]] = {
+BYTES = {  # from the good bytes and a source of chance
     "cut": lambda data, draw: data[: draw.randrange(len(data))], "flip": flip,
     "zero tail": lambda data, draw: data[: draw.randrange(len(data))].ljust(len(data), b"\0"),
     "html": lambda data, draw: b"<!DOCTYPE html><title>Google Drive - Quota exceeded</title>",
@@ -40,14 +36,14 @@ BYTES: dict[str, Callable[[bytes, random.Random], bytes]] = {
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Files:
+def good(tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("good"))
     for step in STEPS:
         store.save(step, make_state(step, size=400))
     return {path.name: path.read_bytes() for path in store.dir.iterdir()}
 
 
-def newest(folder: Path, files: Files) -> tuple[int | None, list[str]]:
+def newest(folder, files):
     """The step that a new store finds among these files, as it was saved, and its warnings."""
     for path in folder.iterdir():
         path.unlink()
@@ -60,7 +56,7 @@ def newest(folder: Path, files: Files) -> tuple[int | None, list[str]]:
     return step, [str(warning.message) for warning in told]
 
 
-def check(folder: Path, good: Files, damaged: Files) -> None:
+def check(folder, good, damaged):
     """Of the files in `damaged` the newest good one is found, and each newer one is named."""
     step, told = newest(folder, damaged)
     best = max((int(name[5]) for name in damaged if damaged[name] == good[name]), default=0)
@@ -71,7 +67,7 @@ def check(folder: Path, good: Files, damaged: Files) -> None:
 
 
 @pytest.mark.parametrize("kind", BYTES)
-def test_bytes_are_damaged(folder: Path, good: Files, kind: str) -> None:
+def test_bytes_are_damaged(folder, good, kind):
     draw = random.Random(kind)
     for _ in range(share(CASES) // len(BYTES) + 1):
         damaged = dict(good)
@@ -81,7 +77,7 @@ def test_bytes_are_damaged(folder: Path, good: Files, kind: str) -> None:
         check(folder, good, damaged)
 
 
-def test_files_are_swapped_missing_or_renamed(folder: Path, good: Files) -> None:
+def test_files_are_swapped_missing_or_renamed(folder, good):
     for a, b in itertools.combinations(good, 2):
         check(folder, good, {**good, a: good[b], b: good[a]})
         check(folder, good, {name: data for name, data in good.items() if name not in (a, b)})
@@ -90,7 +86,7 @@ def test_files_are_swapped_missing_or_renamed(folder: Path, good: Files) -> None
         assert found == 3 and f"its name says step 9, inside it says {name[5]}" in told
 
 
-def forged(data: bytes) -> Files:
+def forged(data):
     """A checkpoint whose name and sha256 are in order: only its content can give it away."""
     return {f"ckpt-9-{sha256_of(data)}": data}
 
@@ -99,12 +95,11 @@ STATE = {"model": {"w": torch.arange(6.0).reshape(2, 3)}, "other": torch.tensor(
 WEIGHTS = "['model']['w']"
 
 
-def joined(header: str, body: bytes = b"") -> bytes:
+def joined(header, body=b""):
     return len(header).to_bytes(8, "little") + header.encode() + body
 
 
-def edited(change: Callable[[Any, Any], object], cut: int = 0, more: bytes = b"",
-           pad: int = 0) -> bytes:
+def edited(change, cut=0, more=b"", pad=0):
     """A good checkpoint with a changed header, a changed JSON text in it, or another end."""
     data = pack(9, {"identity": {"rate": 0.1}}, STATE)[1]
     end = 8 + int.from_bytes(data[:8], "little")
@@ -115,7 +110,7 @@ def edited(change: Callable[[Any, Any], object], cut: int = 0, more: bytes = b""
     return joined(json.dumps(header) + " " * pad, data[end : len(data) - cut] + more)
 
 
-def axes(content: dict[str, Any]) -> Any:
+def axes(content):
     """What our JSON says of the order of the weights' axes."""
     return content["state"]["dict"][0][1]["dict"][0][1]["tensor"][2]
 
@@ -123,11 +118,11 @@ def axes(content: dict[str, Any]) -> Any:
 class Runs:
     """A pickle that would make a folder when it is loaded."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.mkdir, ("/tmp/course-tests-pickle-ran",)
 
 
-def by_torch_save(state: Any) -> bytes:
+def by_torch_save(state):
     """As the course wrote checkpoints until format 1."""
     file = io.BytesIO()
     torch.save({"format": 1, "step": 9, "identity": {"rate": 0.1}, "state": state}, file)
@@ -135,7 +130,7 @@ def by_torch_save(state: Any) -> bytes:
 
 
 NO_STATE = "does not hold a training state"
-FORGERIES: dict[str, tuple[Callable[[], bytes], str]] = {
+FORGERIES = {  # the bytes, and why they are refused
     "long header": (lambda: edited(lambda h, c: None, pad=100 << 20), NO_STATE),
     "a terabyte": (lambda: edited(lambda h, c: h[WEIGHTS].update(shape=[1 << 38])), NO_STATE),
     "cut short": (lambda: edited(lambda h, c: None, 1), NO_STATE),
@@ -160,14 +155,14 @@ FORGERIES: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_forged_files_are_refused_with_their_reason(folder: Path, good: Files, name: str) -> None:
+def test_forged_files_are_refused_with_their_reason(folder, good, name):
     make, reason = FORGERIES[name]
     found, (told,) = newest(folder, {**good, **forged(make())})
     assert found == 3 and re.search(reason, told)
     assert not os.path.exists("/tmp/course-tests-pickle-ran")
 
 
-def test_what_has_no_fault_is_loaded(folder: Path, good: Files) -> None:
+def test_what_has_no_fault_is_loaded(folder, good):
     """So forgeries are refused for their fault, and not for how they are made. Drive may keep a
     damaged file under the name, and the good one as "name (1)"."""
     assert newest(folder, {**good, **forged(edited(lambda h, c: None))}) == (9, [])

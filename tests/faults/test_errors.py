@@ -2,7 +2,6 @@
 and training has a say."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from tests.faults.shims import same as same_state
 
 
 @pytest.mark.parametrize(("code", "stays"), [(ERRORS[0], False), (ERRORS[1], True)])
-def test_an_error_at_every_call_of_a_save(folder: Path, code: int, stays: bool) -> None:
+def test_an_error_at_every_call_of_a_save(folder, code, stays):
     calls = calls_of_a_save(folder)
     for at, call in enumerate(calls):
         store = filled(place := folder / str(at))
@@ -31,11 +30,10 @@ def test_an_error_at_every_call_of_a_save(folder: Path, code: int, stays: bool) 
         assert newest(place) == 4
 
 
-def test_an_error_at_every_call_of_a_copy(folder: Path) -> None:
+def test_an_error_at_every_call_of_a_copy(folder):
     """The mirror fails, training does not notice, and the store tries again when it is closed."""
     for at, call in enumerate(calls_of_a_save(folder, mirror=True)):
         store = filled(folder / str(at), mirror := folder / f"{at} mirror")
-        assert store.mirror
         store.mirror.disk = FailingDisk(at, code := ERRORS[at % len(ERRORS)])
         with pytest.warns(UserWarning, match=os.strerror(code)):
             store.save(3, make_state(3))
@@ -44,7 +42,7 @@ def test_an_error_at_every_call_of_a_copy(folder: Path) -> None:
         assert newest(mirror) == 3
 
 
-def test_training_goes_on_when_nothing_can_be_saved_any_more(folder: Path) -> None:
+def test_training_goes_on_when_nothing_can_be_saved_any_more(folder):
     wanted, store = train_here(None), Store(folder)
     store.folder.disk = FailingDisk(100, ERRORS[0], stays=True)
     with pytest.warns(UserWarning, match=os.strerror(ERRORS[0])):
@@ -53,7 +51,7 @@ def test_training_goes_on_when_nothing_can_be_saved_any_more(folder: Path) -> No
     assert same_state(train_here(Store(folder)), wanted)
 
 
-def test_a_store_where_none_can_be_made_is_refused(folder: Path) -> None:
+def test_a_store_where_none_can_be_made_is_refused(folder):
     (folder / "file").write_text("")
     with pytest.raises(CourseError, match="Choose a folder that you may write to"):
         Store(folder / "file" / "run")

@@ -10,7 +10,6 @@ import json
 import operator
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,7 +24,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import course_lib
-from course_lib import METHODS, PGD, Optim, Split, Store
+from course_lib import METHODS, PGD, Optim, Split, Store, build, compare, list_models, results
 from course_lib.checkpoints.disk import NAME
 from course_lib.checkpoints.packing import FORMAT, pack, unpack
 from course_lib.colab import Session
@@ -33,14 +32,13 @@ from course_lib.errors import CourseError, several
 from course_lib.fairness import Report, Spread
 from course_lib.lab import doctor
 from course_lib.lab.publish import publish
-from course_lib.models import build
 from course_lib.recipes import Recipe, run
-from course_lib.tables import compare, list_models, results
 from course_lib.training import Averaging
 from course_lib.zoo import load_model, load_record, load_report
 from tests import helpers
 from tests.faults.shims import MEMORY, make_state, newest, same, share
 from tests.helpers import THREE, report, split, tiny_dataset, with_tiny_recipes
+from tests.test_plots import DRAWN
 
 EXAMPLES, FEWER = settings(max_examples=share(2_000)), settings(max_examples=share(250))
 JSON = st.recursive(
@@ -54,7 +52,7 @@ START = 8 + int.from_bytes(PACKED[:8], "little")  # of the tensors' bytes
 HEADER = json.loads(PACKED[8:START])
 
 
-def rejected(data: bytes) -> bool:
+def rejected(data):
     """Is it refused by a CourseError? What is not refused must be a state."""
     try:
         _, about, state = unpack(data, 4)
@@ -67,7 +65,7 @@ def rejected(data: bytes) -> bool:
 @EXAMPLES
 @given(st.lists(st.tuples(st.integers(8, START) | st.integers(8, len(PACKED)), st.integers(0, 6),
                           st.binary(max_size=6)), min_size=1, max_size=4))
-def test_changed_bytes_under_a_matching_sha(changes: list[tuple[int, int, bytes]]) -> None:
+def test_changed_bytes_under_a_matching_sha(changes):
     """In the header above all, of the length that it claims or another."""
     data, end = PACKED, START
     for place, gone, new in changes:
@@ -79,9 +77,9 @@ def test_changed_bytes_under_a_matching_sha(changes: list[tuple[int, int, bytes]
 
 @EXAMPLES
 @given(JSON, st.sampled_from(["checkpoint", "state", "dict", "tensor", "tuple"]))
-def test_generated_contents(value: object, kind: str) -> None:
+def test_generated_contents(value, kind):
     """Any JSON in the place of ours, of the state, or of what one of its objects holds."""
-    content: Any = {"format": FORMAT, "step": 4, "identity": {}, "state": {kind: value}}
+    content = {"format": FORMAT, "step": 4, "identity": {}, "state": {kind: value}}
     if kind in ("checkpoint", "state"):
         content = value if kind == "checkpoint" else {**content, "state": value}
     header = {**HEADER, "__metadata__": {"checkpoint": json.dumps(content)}}
@@ -99,7 +97,7 @@ STATES = st.recursive(
 @pytest.mark.filterwarnings("ignore:.*use it's argument")  # hypothesis: a draw may be shallow
 @EXAMPLES
 @given(st.dictionaries(st.text() | st.integers(), STATES, max_size=4))
-def test_generated_states_come_back(state: dict[object, object]) -> None:
+def test_generated_states_come_back(state):
     """To the bit, with every type."""
     assert same(unpack(pack(4, {}, {"it": state})[1], 4)[2], {"it": state})
 
@@ -115,7 +113,7 @@ NAMES = st.one_of(
 
 @EXAMPLES
 @given(st.lists(NAMES, min_size=1, max_size=4), st.sampled_from([PACKED, b""]))
-def test_generated_names(names: list[str], data: bytes) -> None:
+def test_generated_names(names, data):
     """Beside a good checkpoint: it is found all the same, and what has no checkpoint's name is left
     alone."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as place, warnings.catch_warnings():
@@ -134,11 +132,11 @@ def test_generated_names(names: list[str], data: bytes) -> None:
 
 @EXAMPLES
 @given(st.one_of(st.text(max_size=20), st.from_regex(r"(\.\.?|/|a|\\)*", fullmatch=True)))
-def test_generated_store_names_stay_below_the_results(name: str) -> None:
+def test_generated_store_names_stay_below_the_results(name):
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
         folder = Path(place) / "results"
         try:
-            store = Session("local", None, folder).store(name)  # type: ignore[arg-type]
+            store = Session("local", None, folder).store(name)
         except CourseError:
             return
         assert folder.resolve() in store.dir.resolve().parents
@@ -147,7 +145,7 @@ def test_generated_store_names_stay_below_the_results(name: str) -> None:
 # --------------------------------------------------------------------------------------------- zoo
 
 MODEL, OTHER = "a/b", "a/c"
-NASTY: list[Any] = [
+NASTY = [
     "../outside/secret", "/etc/passwd", "a\0b", "\ud800", "x" * 5000, ".", "", "manifest.json",
     "a/b/../../../outside/secret", "http://127.0.0.1:9/x", "https://[", "file:///etc/passwd",
     "0" * 64, "lenet5", "resnet18", 10**400, -1, 0, 1e308, float("nan"), True, None, [], {}, [[]],
@@ -155,26 +153,26 @@ NASTY: list[Any] = [
     ["cat"] * 2000, [0.5, 0.5], [1, 2, 3], [10**400] * 3]
 GONE, KEYS = object(), ["0", "00", "1", "format", "eps", "../x"]
 KINDS = [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool, torch.float8_e4m3fn]
-CALLS: list[Callable[[Path], Any]] = [
+CALLS = [
     lambda root: str(list_models(root=root)) + list_models(root=root)._repr_html_(),
     lambda root: results(root=root).to_string(), lambda root: load_record(MODEL, root=root),
     lambda root: load_report(MODEL, root=root), lambda root: doctor.models(),
     lambda root: str(compare([MODEL, OTHER], root=root))]
 
 
-def places(tree: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(tree, here=()):
     """The way to everything inside."""
     yield here
     for key, below in parts(tree):
         yield from places(below, (*here, key))
 
 
-def parts(tree: Any) -> list[tuple[Any, Any]]:
+def parts(tree):
     return [*tree.items()] if isinstance(tree, dict) else [
         *enumerate(tree)] if isinstance(tree, list | tuple) else []
 
 
-def changed(tree: Any, way: tuple[Any, ...], value: Any, key: Any = None) -> Any:
+def changed(tree, way, value, key=None):
     """A copy with another value in one place (none at all for GONE), under another key if any."""
     if not way:
         return tree if value is GONE else value
@@ -185,7 +183,7 @@ def changed(tree: Any, way: tuple[Any, ...], value: Any, key: Any = None) -> Any
 
 
 @st.composite
-def bent(draw: st.DrawFn, tree: Any) -> Any:
+def bent(draw, tree):
     """A tree in which one to three places hold something else, are gone or have another key."""
     for _ in range(draw(st.integers(1, 3))):
         way = draw(st.sampled_from(sorted(places(tree), key=repr)[1:] or [()]))
@@ -197,7 +195,7 @@ def bent(draw: st.DrawFn, tree: Any) -> Any:
     return tree
 
 
-def record() -> dict[str, Any]:
+def record():
     return helpers.record(MODEL, 0, report(), report(eps=16 / 255), history=[])
 
 
@@ -205,7 +203,7 @@ class Place:
     """A folder of models that is put right again, with a cache beside it and a file outside that
     nobody may touch."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.root = folder, folder / "models"
         (folder / "outside").mkdir()
         (folder / "outside" / "secret").write_text("secret")
@@ -217,13 +215,13 @@ class Place:
             "size": len(self.weights), "url": "http://127.0.0.1:9/x", "hosts": ["127.0.0.1"]}}}
         self.good = {p: p.read_bytes() for p in self.root.rglob("*") if p.is_file()}
 
-    def restore(self) -> None:
+    def restore(self):
         for path in {p for p in self.root.rglob("*") if p.is_file()} - self.good.keys():
             path.unlink()
         for path, raw in self.good.items():
             path.write_bytes(raw)
 
-    def put(self, kind: str, raw: bytes) -> None:
+    def put(self, kind, raw):
         """A file of other content whose hash the manifest has."""
         content = copy.deepcopy(self.manifest)
         what = content["models"][MODEL]["0"][kind]
@@ -231,11 +229,11 @@ class Place:
         (self.root / what["file"]).write_bytes(raw)
         (self.root / "manifest.json").write_text(json.dumps(content))
 
-    def files(self) -> dict[Path, int]:
+    def files(self):
         return {p: p.stat().st_mtime_ns for p in self.folder.rglob("*") if p.is_file()
                 and "cache" not in p.relative_to(self.folder).parts}
 
-    def refused(self) -> int:
+    def refused(self):
         """How many of the calls refuse it. What is not refused is right, and nothing is written."""
         before, count = self.files(), 0
         with warnings.catch_warnings():
@@ -256,7 +254,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Place]:
+def place():
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_CACHE", folder + "/cache")
         patch.setenv("COURSE_MODELS", folder + "/models")
@@ -266,7 +264,7 @@ def place() -> Iterator[Place]:
 @pytest.mark.parametrize("kind", ["manifest", "release", "record"])
 @FEWER
 @given(st.data())
-def test_generated_json(place: Place, kind: str, data: st.DataObject) -> None:
+def test_generated_json(place, kind, data):
     """Bent, or no JSON of ours at all."""
     place.restore()
     tree = record() if kind == "record" else getattr(place, kind)
@@ -284,7 +282,7 @@ def test_generated_json(place: Place, kind: str, data: st.DataObject) -> None:
 
 @FEWER
 @given(st.data())
-def test_generated_weights(place: Place, data: st.DataObject) -> None:
+def test_generated_weights(place, data):
     """Bytes changed, cut, put in or taken out, in the header above all."""
     place.restore()
     raw = bytearray(place.weights)
@@ -298,7 +296,7 @@ def test_generated_weights(place: Place, data: st.DataObject) -> None:
     place.refused()
 
 
-def test_what_is_not_spoilt_is_not_refused(place: Place) -> None:
+def test_what_is_not_spoilt_is_not_refused(place):
     """The calls themselves can succeed."""
     place.restore()
     assert place.refused() == 0
@@ -335,7 +333,7 @@ HOME = SimpleNamespace(
     save=lambda step, state: HOME.Store("runs/b").save(step, state),
     shape=lambda classes, channels, size: HOME.build(
         "small_cnn", classes=classes, channels=channels, size=size))
-DOORS: dict[str, Any] = {  # what each one takes
+DOORS = {  # what each one takes
     "load": ["tiny"], "Split": [SPLIT.x, SPLIT.y, THREE], "halves": [SPLIT, 10, 0],
     "Dataset": ["a", THREE, SPLIT, lambda: (SPLIT, SPLIT)], "Report": [*vars(REPORT).values()],
     "build": ["lenet5"], "shape": [3, 1, 32], "load_model": ["exp1/natural"],
@@ -359,23 +357,13 @@ DOORS: dict[str, Any] = {  # what each one takes
     "Report.from_json": [REPORT.to_json()], "lesson.check": ["00.crossing", [1, 2]],
     "lesson.hint": ["00.crossing"], "plots.axes": [AX], "plots.panels": [2],
     "plots.png": [AX.figure], "plots.show": [AX], "plots.describe": [AX.figure],
-    "plots.class_bars": [{"a": REPORT, "b": REPORT}, AX], "plots.dumbbells": [REPORT, REPORT, AX],
-    "plots.side_by_side": [{"a": REPORT}], "plots.cost_of_robustness": [[REPORT], [REPORT], AX],
-    "plots.bars": [{"a": [0.1, 0.2, 0.3], "b": [SPREAD] * 3}, THREE, AX],
-    "plots.probabilities": [{"a": torch.ones(3)}, THREE, AX], "plots.strips": [{"a": [1.0]}, AX],
-    "plots.class_scatter": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], THREE, AX],
-    "plots.class_curves": [np.ones((4, 3)), THREE, AX], "plots.budget_curves": [{0.1: REPORT}, AX],
-    "plots.curves": [{"a": [1.0, 2.0]}, AX], "plots.lines": [[1.0, 2.0], {"a": [1.0, 2.0]}, AX],
-    "plots.walk": [torch.ones(4, 2), [True, True, True, False], ["a", "b"], AX],
-    "plots.heat_map": [np.eye(3), THREE, THREE, AX], "plots.confusion": [np.eye(3), THREE, AX],
-    "plots.pareto": [{"a": (SPREAD, SPREAD)}, AX], "plots.attack_gaps": [{"m": {"p": SPREAD}}, AX],
-    "plots.images": [SPLIT.x, AX], "plots.adversarial": [SPLIT.x[0], SPLIT.x[1], AX],
-    "plots.image_rows": [{"a": SPLIT.x}, AX]}
+    "plots.side_by_side": [{"a": REPORT}],
+    **{f"plots.{name}": [*given, AX] for name, given in DRAWN.items()}}
 OURS = {"names", "changes"}  # given by the library, or a wrong keyword
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def elsewhere(tmp_path_factory):
     """Relative paths, ".." too, stay in a folder of the test's own."""
     (folder := tmp_path_factory.mktemp("doors") / "a" / "b").mkdir(parents=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -389,7 +377,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=share(200))
 @given(data=st.data())
-def test_a_result_or_a_sentence(elsewhere: None, name: str, data: st.DataObject) -> None:
+def test_a_result_or_a_sentence(elsewhere, name, data):
     """Every public door, with one or two arguments of another kind, or odd parts in them."""
     door, good = operator.attrgetter(name)(HOME), DOORS[name]
     takes = inspect.signature(door).parameters

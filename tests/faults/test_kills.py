@@ -6,8 +6,6 @@ import random
 import signal
 import time
 import warnings
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,8 +16,7 @@ KILLS = 200
 INTERVALS = (0.0, 0.0, 0.004, 0.02)  # seconds between saves; 0 saves after every batch
 
 
-def train_with_kills(folder: Path, name: str, draw: random.Random
-                     ) -> tuple[dict[str, Any], list[list[str]], float]:
+def train_with_kills(folder, name, draw):
     """Train in children that are killed until one finishes; what it wrote, the log of each child,
     and the interval. Half of the kills come some time after any line of the log, half right after
     the beginning of a save. Counting lines makes the same mix on a slow machine."""
@@ -39,18 +36,18 @@ def train_with_kills(folder: Path, name: str, draw: random.Random
     return json.loads(out.read_text()), logs, every
 
 
-def wait_for(log: Path, out: Path, word: bytes, number: int) -> None:
+def wait_for(log, out, word, number):
     """Until a word is so many times in a child's log, or the child ends."""
     while number and not out.exists() and not (log.exists()
                                                and log.read_bytes().count(word) >= number):
         time.sleep(0.0002)
 
 
-def check_lost(log: list[str], start_of_next: int, every: float) -> None:
+def check_lost(log, start_of_next, every):
     """What a kill lost was trained within one interval, and the batch after which the interval was
     over: it began before the first lost batch ended, and then a save comes before the next one."""
     position = saved = int(log[0].split()[1])
-    ends: dict[int, float] = {}
+    ends = {}
     for line in log:
         what, step, when = line.split()
         if what == "step":
@@ -64,7 +61,7 @@ def check_lost(log: list[str], start_of_next: int, every: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["pgd_at", "stateful"])
-def test_killed_training_ends_with_the_same_bits(folder: Path, name: str) -> None:
+def test_killed_training_ends_with_the_same_bits(folder, name):
     out, draw = folder / "out.json", random.Random(name)
     assert end(start("train", folder=None, name=name, log=str(folder / "log"), out=str(out),
                      save_every=0.0)) == 0
@@ -82,13 +79,13 @@ def test_killed_training_ends_with_the_same_bits(folder: Path, name: str) -> Non
         run += 1
 
 
-def moments(folder: Path, *, mirror: bool = False) -> list[tuple[int, str]]:
+def moments(folder, *, mirror=False):
     """When a process is killed: before and after each call, and in the middle of a write."""
     return [(at, when) for at, call in enumerate(calls_of_a_save(folder, mirror=mirror))
             for when in ("before", "after", *(["half"] if call == "write" else []))]
 
 
-def test_kill_at_each_step_of_a_save(folder: Path) -> None:
+def test_kill_at_each_step_of_a_save(folder):
     for at, when in moments(folder):
         place = filled(folder / f"{at}{when}").dir
         best = 2
@@ -104,7 +101,7 @@ def test_kill_at_each_step_of_a_save(folder: Path) -> None:
         assert newest(place) == 100
 
 
-def test_kill_at_each_step_of_a_copy(folder: Path) -> None:
+def test_kill_at_each_step_of_a_copy(folder):
     """The machine is gone with its disk: what the mirror verified before is found there."""
     for at, when in moments(folder, mirror=True):
         filled(folder / f"local {at}{when}", mirror := folder / f"mirror {at}{when}")

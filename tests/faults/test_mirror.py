@@ -4,8 +4,6 @@ and it catches up."""
 import os
 import random
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,13 +16,12 @@ SCHEDULES = 500
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def test_lying_schedules(folder: Path) -> None:
-    lies: Counter[str] = Counter()
+def test_lying_schedules(folder):
+    lies = Counter()
     reached = 0
     for seed in range(share(SCHEDULES)):
         draw, verified = random.Random(seed), -1
         store = Store(folder / f"{seed}", mirror := folder / f"{seed} mirror")
-        assert store.mirror
         store.mirror.disk = disk = LyingDisk(seed, draw.choice((0.02, 0.1, 0.3)))
         for step in range(draw.randrange(4, 10)):
             store.save(step, make_state(step))
@@ -41,9 +38,9 @@ def test_lying_schedules(folder: Path) -> None:
                          "twice", "short read", "deleted late"}
 
 
-def test_the_mirror_never_overwrites_and_deletes_only_after_truncating(folder: Path) -> None:
+def test_the_mirror_never_overwrites_and_deletes_only_after_truncating(folder):
     class Witness(WatchedDisk):
-        def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:
+        def before(self, number, name, args):
             assert name != "replace"  # a rename proves nothing on Drive
             if name == "open" and args[1] & os.O_CREAT:
                 assert args[1] & os.O_EXCL and not args[0].exists()
@@ -59,7 +56,7 @@ def test_the_mirror_never_overwrites_and_deletes_only_after_truncating(folder: P
     assert sorted(step for step, _ in store.folders[1].checkpoints()) == [5, 6, 7]
 
 
-def test_prune_counts_only_what_was_verified(folder: Path) -> None:
+def test_prune_counts_only_what_was_verified(folder):
     """Damaged newer ones do not push good older ones out."""
     for step in (10, 11, 12):
         Store(folder).save(step, make_state(step))

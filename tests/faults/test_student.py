@@ -4,19 +4,16 @@ import errno
 import os
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
-from torch import Tensor
 
 from course_lib import colab
-from course_lib.checkpoints import Store
 from tests.faults.jobs import train_here as cell
 from tests.faults.shims import FailingDisk, mounts, same, stand_in
 
 
 @pytest.fixture(autouse=True)
-def in_colab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_colab(folder, monkeypatch):
     for sign in ("KAGGLE_KERNEL_RUN_TYPE", "KAGGLE_URL_BASE"):
         monkeypatch.delenv(sign, raising=False)
     monkeypatch.setattr(colab, "DRIVE", folder / "drive")
@@ -25,16 +22,16 @@ def in_colab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def wanted() -> dict[str, Tensor]:
+def wanted():
     return cell(None)
 
 
-def stopped(store: Store) -> None:
+def stopped(store):
     with pytest.raises(KeyboardInterrupt):
         cell(store, lambda: os.kill(os.getpid(), signal.SIGINT))
 
 
-def test_run_all_after_a_reconnect(wanted: dict[str, Tensor], folder: Path) -> None:
+def test_run_all_after_a_reconnect(wanted, folder):
     stopped(colab.setup(drive=True).store("run"))
     shutil.rmtree(folder / "content")  # the machine is another one
     store = colab.setup(drive=True).store("run")
@@ -44,9 +41,8 @@ def test_run_all_after_a_reconnect(wanted: dict[str, Tensor], folder: Path) -> N
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOTCONN], ids=os.strerror)
-def test_drive_fails_in_mid_run_and_comes_back(wanted: dict[str, Tensor], code: int) -> None:
+def test_drive_fails_in_mid_run_and_comes_back(wanted, code):
     store = colab.setup(drive=True).store("run")
-    assert store.mirror
     store.mirror.disk = FailingDisk(20, code, stays=True)
     with pytest.warns(UserWarning, match=os.strerror(code)) as told:
         assert same(cell(store, lambda: setattr(store.mirror, "disk", os)), wanted)

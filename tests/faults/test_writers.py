@@ -2,23 +2,19 @@
 
 import signal
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from course_lib.checkpoints import Store
-from course_lib.errors import CourseError
+from course_lib import CourseError, Store
 from tests.faults.shims import RUN, end, make_state, same, share, start
 
 SAVES = 1_000
 
 
 @contextmanager
-def another(folder: Path) -> Iterator[Any]:
+def another(folder):
     """Another process, which has the lock or was refused; it is killed at the end."""
     ready = folder / "ready"
     ready.unlink(missing_ok=True)
@@ -29,7 +25,7 @@ def another(folder: Path) -> Iterator[Any]:
     assert end(child, kill=True) == (-signal.SIGKILL if ready.exists() else 3)
 
 
-def test_two_writers_and_a_reader_without_any_lock(folder: Path) -> None:
+def test_two_writers_and_a_reader_without_any_lock(folder):
     Store(folder).save(0, make_state(0, seed=1))
     each = share(SAVES) // 2
     writers = [start("write_many", folder=str(folder), who=who, first=first, saves=each)
@@ -45,7 +41,7 @@ def test_two_writers_and_a_reader_without_any_lock(folder: Path) -> None:
     assert last == each + each // 10
 
 
-def test_the_second_is_refused_and_takes_over_when_the_first_is_dead(folder: Path) -> None:
+def test_the_second_is_refused_and_takes_over_when_the_first_is_dead(folder):
     for _ in range(share(30)):
         store = Store(folder / "run")
         with another(store.dir), pytest.raises(
@@ -56,7 +52,7 @@ def test_the_second_is_refused_and_takes_over_when_the_first_is_dead(folder: Pat
         store.close()
 
 
-def test_opening_again_in_the_same_process_is_fine(folder: Path) -> None:
+def test_opening_again_in_the_same_process_is_fine(folder):
     """A cell that was stopped and runs again, with a new store or with the same one, in any
     thread."""
     old, new = Store(folder), Store(folder)

@@ -1,8 +1,6 @@
 """What must not change while the house is rebuilt, as plain data: `python -m tests.frozen.make`
 writes face.json."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

@@ -1,33 +1,24 @@
 """One small step of everything on the stand-in GPU. It runs, equals the CPU's result, and moves no
 more between host and GPU than it must."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from course_lib import diagnostics, scores
+from course_lib import METHODS, CourseError, Store, build, diagnostics, scores
 from course_lib.attacks import OBJECTIVES, PGD, STARTS
-from course_lib.checkpoints import Store
 from course_lib.data import AUGMENTATIONS, Split
-from course_lib.errors import CourseError
 from course_lib.evaluation import NAMED, evaluate, named
 from course_lib.explorer.views import Explorer
 from course_lib.lab.sweep import sweep
 from course_lib.machine import device
-from course_lib.methods import METHODS, Method
-from course_lib.models import build
 from course_lib.training import Averaging, Optim, _Training, fit
 from tests import helpers
-from tests.gpu.standin import CPU, CUDA, StandIn, standin
-from tests.helpers import THREE, Small, fails_at, images, labels, split, with_tiny_recipes
+from tests.gpu.standin import CPU, CUDA, standin
+from tests.helpers import THREE, Small, failing_at, images, labels, split
 
 WEAK, VAL = PGD(0.1, 0.05, 3), split(12, seed=1)
 EXACT = [Split(images(n, dtype=torch.float64), labels(n), THREE) for n in (24, 12)]
@@ -36,18 +27,18 @@ ADAM = Optim("adam", 0.01, 8, averaging=Averaging(0.5))
 
 
 @pytest.fixture(autouse=True)
-def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_kernels(monkeypatch):
     """The CPU computes as the stand-in does, by PyTorch's own operations."""
     monkeypatch.setenv("COURSE_NATIVE", "0")
 
 
 @pytest.fixture
-def gpu() -> Iterator[StandIn]:
+def gpu():
     with standin() as gpu:
         yield gpu
 
 
-def values(thing: Any) -> list[Any]:
+def values(thing):
     """All that was computed, on the CPU."""
     thing = thing.state_dict() if isinstance(thing, nn.Module) else thing
     thing = vars(thing) if dataclasses.is_dataclass(thing) else thing
@@ -57,7 +48,7 @@ def values(thing: Any) -> list[Any]:
     return [thing.detach().cpu() if isinstance(thing, Tensor) else thing]
 
 
-def equal(here: list[Any], there: list[Any]) -> None:
+def equal(here, there):
     """But for rounding, which the size of a batch may change."""
     for a, b in zip(here, there, strict=True):
         if isinstance(a, str | None):
@@ -67,45 +58,43 @@ def equal(here: list[Any], there: list[Any]) -> None:
                                        equal_nan=True)
 
 
-def both(compute: Callable[[torch.device], Any]) -> None:
+def both(compute):
     """On the GPU it gives what it gives on the CPU."""
     here = values(compute(CPU))
     with standin():
         equal(here, values(compute(CUDA)))
 
 
-def small(name: str) -> Any:
-    method: Any = METHODS[name]()
+def small(name):
+    method = METHODS[name]()
     return (dataclasses.replace(method, attack=dataclasses.replace(method.attack, steps=3))
             if hasattr(method, "attack") else method)
 
 
-def trained(where: torch.device, method: Method, optim: Optim = SGD, stopped: int = 0,
-            store: Store | None = None) -> list[Any]:
+def trained(where, method, optim=SGD, stopped=0, store=None):
     """Weights and history after two epochs of three batches; it may stop at a forward pass."""
-    def validate(model: nn.Module, at: Any) -> Any:
+    def validate(model, at):
         return evaluate(model, EXACT[1], WEAK, progress=False, flips=method.wants_report == "flips")
 
     model = Small().double().to(where)
     if stopped:
-        fails_at(model.head, stopped)
+        model.head.register_forward_pre_hook(failing_at(stopped))
     wanted = method.wants_report if method.update_every else optim.averaging
     run = fit(model, method, EXACT[0], epochs=2, optim=optim, seed=3, progress=False, store=store,
               validate=validate if wanted else None)
     return values([run.model, run.history])
 
 
-def transfers(gpu: StandIn, patch: pytest.MonkeyPatch, method: Method,
-              optim: Optim = SGD) -> tuple[list[Any], list[tuple[int, ...]]]:
+def transfers(gpu, patch, method, optim=SGD):
     """What is trained on the GPU, and reads and uploads of the batches after each epoch's first,
     without those of validation."""
     marks, step, report = [(0, 0)], _Training.step, _Training.report
 
-    def marked(t: _Training, *words: Any) -> None:
+    def marked(t, *words):
         step(t, *words)
         marks.append(gpu.counts())
 
-    def uncounted(t: _Training, at: Any) -> Any:
+    def uncounted(t, at):
         before, made = (gpu.reads.copy(), gpu.uploads.copy()), report(t, at)
         gpu.reads, gpu.uploads = before
         return made
@@ -117,7 +106,7 @@ def transfers(gpu: StandIn, patch: pytest.MonkeyPatch, method: Method,
     return made, [tuple(np.subtract(marks[i], marks[i - 1])) for i in (2, 3, 5, 6)]
 
 
-def test_it_refuses_what_a_gpu_refuses_and_counts(gpu: StandIn) -> None:
+def test_it_refuses_what_a_gpu_refuses_and_counts(gpu):
     x, i, g = torch.rand(4, 2).to("cuda"), torch.tensor([0, 1]), torch.Generator("cuda")
     for refused in (lambda: x + torch.rand(4, 2), lambda: torch.rand(4)[i.cuda()], x.numpy,
                     lambda: torch.rand(4, generator=torch.Generator(), device="cuda"),
@@ -133,7 +122,7 @@ def test_it_refuses_what_a_gpu_refuses_and_counts(gpu: StandIn) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_each_method(name: str, gpu: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_method(name, gpu, monkeypatch):
     made, counts = transfers(gpu, monkeypatch, small(name))
     assert max(reads for reads, _ in counts) == 1  # the loss
     assert max(uploads for _, uploads in counts) <= 6  # images, labels, noise, class weights
@@ -143,15 +132,14 @@ def test_each_method(name: str, gpu: StandIn, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("optim", [
     *(dataclasses.replace(SGD, augment=kind) for kind in AUGMENTATIONS), ADAM,
     Optim("adamw", 0.01, 8, averaging=Averaging(accept=0.01))], ids=str)
-def test_each_augmentation_and_average(optim: Optim, gpu: StandIn,
-                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_augmentation_and_average(optim, gpu, monkeypatch):
     made, counts = transfers(gpu, monkeypatch, METHODS["natural"](), optim)
     assert {*counts} == {(1, 2)}
     equal(trained(CPU, METHODS["natural"](), optim), made)
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_nothing_is_read_inside_the_walk(stop: bool, gpu: StandIn) -> None:
+def test_nothing_is_read_inside_the_walk(stop, gpu):
     model, x, y = Small().cuda(), images(6).cuda(), labels(6).cuda()
     for changes in (*({"objective": o} for o in OBJECTIVES), *({"start": s} for s in STARTS),
                     {"noise": 0.1}, {"bf16": True}):
@@ -162,7 +150,7 @@ def test_nothing_is_read_inside_the_walk(stop: bool, gpu: StandIn) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NAMED))
-def test_each_attack(name: str, gpu: StandIn) -> None:
+def test_each_attack(name, gpu):
     attack = helpers.QuickJudge(0.02, ("apgd-ce",)) if name == "autoattack" else named(name)
     model, part = ((Small(), VAL) if attack.eps <= 1 else  # a table
                    (build("table_mlp", classes=3), split(12, (14,))))
@@ -174,8 +162,8 @@ def test_each_attack(name: str, gpu: StandIn) -> None:
     assert gpu.seed == 5  # its own random state stays as it was
 
 
-def test_scores_and_diagnostics() -> None:
-    def computed(where: torch.device) -> Any:
+def test_scores_and_diagnostics():
+    def computed(where):
         model, x, y = Small().to(where), images(12).to(where), labels(12).to(where)
         group = torch.arange(12, device=where) % 4 // 2
         report, p = evaluate(model, VAL, WEAK, progress=False), model(x).detach().softmax(1)
@@ -194,14 +182,14 @@ def test_scores_and_diagnostics() -> None:
 
 
 @pytest.mark.parametrize("name", ["lenet5", "small_cnn", "preact_resnet_s"])
-def test_networks(name: str) -> None:
+def test_networks(name):
     data = split(3, (1 if name == "lenet5" else 3, 32, 32))
     both(lambda where: fit(build(name, classes=3).to(where), METHODS["natural"](), data, epochs=1,
                            optim=SGD, seed=0, progress=False).model)
 
 
 @pytest.mark.parametrize("name", ["wat", "cfol"])
-def test_a_checkpoint_moves_between_devices(name: str, tmp_path: Path) -> None:
+def test_a_checkpoint_moves_between_devices(name, tmp_path):
     """Made on a GPU; gone on with without one, twice in the middle of an epoch; ended on a GPU."""
     method, store, undisturbed = small(name), Store(tmp_path), trained(CPU, small(name), ADAM)
     with standin(), pytest.raises(ArithmeticError):
@@ -212,7 +200,7 @@ def test_a_checkpoint_moves_between_devices(name: str, tmp_path: Path) -> None:
         equal(undisturbed, trained(device(), method, ADAM, store=store))
 
 
-def test_out_of_memory(tmp_path: Path) -> None:
+def test_out_of_memory(tmp_path):
     method, store, undisturbed = small("trades"), Store(tmp_path), trained(CPU, small("trades"))
     steps = []
     for memory in (60, 400, 600, 500):
@@ -226,7 +214,7 @@ def test_out_of_memory(tmp_path: Path) -> None:
         evaluate(Small().cuda(), VAL, WEAK, progress=False)
 
 
-def test_mixed_devices_and_the_explorer(gpu: StandIn) -> None:
+def test_mixed_devices_and_the_explorer(gpu):
     with pytest.raises(CourseError, match=r"cannot take images.* on cpu .*\.to\(..\) moves"):
         WEAK(Small().cuda(), images(4), labels(4))
     with pytest.raises(CourseError, match="4 labels.* on cuda:0; given: .* on cpu"):
@@ -235,7 +223,6 @@ def test_mixed_devices_and_the_explorer(gpu: StandIn) -> None:
     assert "mine says" in drawing.alt
 
 
-def test_sweep(tmp_path: Path, gpu: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_tiny_recipes(monkeypatch)
+def test_sweep(tmp_path, gpu, tiny):
     assert len(sweep(["tiny/*"], seeds=1, out=tmp_path, models=tmp_path, jobs=1,
                      progress=False)) == 2 and gpu.uploads

@@ -3,8 +3,6 @@ losing its work."""
 
 import os
 import signal
-from pathlib import Path
-from typing import Any
 
 import dask
 import distributed
@@ -16,20 +14,20 @@ from course_lib.lab.sweep import sweep
 from course_lib.zoo import manifest
 
 
-def hashes(place: Path) -> dict[str, str]:
+def hashes(place):
     """The sha256 of each seed's weights."""
     (seeds,) = manifest(place / "models").values()
     return {seed: files["weights"]["sha256"] for seed, files in seeds.items()}
 
 
-def killed_once(mark: str) -> int:
+def killed_once(mark):
     """In a worker: the first save of all is the end of its process, as on a machine that is taken
     away: no handler, no clean-up."""
     from course_lib.checkpoints import Store
 
     whole = Store.save
 
-    def save(self: Store, step: int, state: dict[str, Any]) -> None:
+    def save(self, step, state):
         whole(self, step, state)
         try:
             with open(mark, "x") as f:
@@ -38,11 +36,11 @@ def killed_once(mark: str) -> int:
             return
         os.kill(os.getpid(), signal.SIGKILL)
 
-    Store.save = save  # type: ignore[method-assign]
+    Store.save = save
     return os.getpid()
 
 
-def test_a_killed_worker_costs_nothing_and_nothing_is_repeated(tmp_path: Path) -> None:
+def test_a_killed_worker_costs_nothing_and_nothing_is_repeated(tmp_path):
     """From a shell, and to the bit what one process comes to, one task after the other."""
     alone, mark, written = tmp_path / "alone", tmp_path / "killed", []
     sweep(["exp1/natural"], seeds=2, limit=200, epochs=2, out=alone / "runs",
@@ -64,7 +62,7 @@ def test_a_killed_worker_costs_nothing_and_nothing_is_repeated(tmp_path: Path) -
     assert written[0] == written[1]
 
 
-def test_a_scheduler_that_does_not_answer(tmp_path: Path) -> None:
+def test_a_scheduler_that_does_not_answer(tmp_path):
     with (dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
           pytest.raises(CourseError, match="No dask scheduler answers at tcp://127.0.0.1:9 ")):
         sweep(["exp1/natural"], out=tmp_path, models=tmp_path, scheduler="tcp://127.0.0.1:9")

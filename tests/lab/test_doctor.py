@@ -3,23 +3,19 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from course_lib import data
+from course_lib import build, data
 from course_lib.__main__ import main
 from course_lib.lab import doctor
 from course_lib.lab.doctor import checkup
 from course_lib.lab.publish import publish
-from course_lib.models import build
 from tests.helpers import record, report
 
 
 @pytest.fixture(autouse=True)
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch):
     """A healthy course: its own models, cache, working folder and two embedded data sets."""
     publish("a/b", 0, build("lenet5", classes=3), record("a/b", 0, report()), tmp_path / "models")
     for name in ("adult", "fashion-mnist"):
@@ -32,11 +28,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def states() -> dict[str, tuple[str, str]]:
+def states():
     return {row["what"]: (row["state"], row["found"]) for row in checkup()}
 
 
-def test_a_healthy_course_has_nothing_bad(root: Path) -> None:
+def test_a_healthy_course_has_nothing_bad(root):
     before = sorted(root.rglob("*"))
     found = states()
     assert {state for state, _ in found.values()} <= {"ok", "warn"}
@@ -48,12 +44,12 @@ def test_a_healthy_course_has_nothing_bad(root: Path) -> None:
     assert states()["stored models"] == ("ok", "1 files, every hash right")
 
 
-def change(path: Path, how: Callable[[bytes], bytes]) -> None:
+def change(path, how):
     path.write_bytes(how(path.read_bytes()))
 
 
 WEIGHTS, EMBEDDED = "models/a/b/seed0.safetensors", "embedded/fashion-mnist"
-DAMAGE: dict[str, tuple[Callable[[Path], Any], str, str]] = {
+DAMAGE = {  # what is done below the root; the row of the checkup; what it says
     "a bit in a weight": (lambda r: change(r / WEIGHTS, lambda b: b[:-1] + b"x"),
                           "stored models", "seed0.safetensors is damaged.*Restore"),
     "a record gone": (lambda r: (r / "models/a/b/seed0.json").unlink(),
@@ -69,16 +65,15 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str, str]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_bad_and_has_a_remedy(root: Path, kind: str) -> None:
+def test_damage_is_bad_and_has_a_remedy(root, kind):
     damage, what, say = DAMAGE[kind]
     damage(root)
     state, found = states()[what]
     assert state == "bad" and re.search(say, found)
 
 
-def test_old_and_missing_versions_and_where_the_bounds_stand(
-        monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-    def version(name: str) -> str:
+def test_old_and_missing_versions_and_where_the_bounds_stand(monkeypatch, root):
+    def version(name):
         if name == "gdown":
             raise doctor.metadata.PackageNotFoundError(name)
         return {"torch": "2.5.1", "numpy": "2.1.3+local"}.get(name, "999")
@@ -93,7 +88,7 @@ def test_old_and_missing_versions_and_where_the_bounds_stand(
     assert [*states()][:3] == ["Python", "one", "import torchvision"]  # no requirements.txt there
 
 
-def test_a_kernel_that_is_off_and_a_full_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_off_and_a_full_disk(root, monkeypatch):
     monkeypatch.setenv("COURSE_CACHE", str(root / "cache"))
     monkeypatch.setenv("COURSE_NATIVE", "0")
     monkeypatch.setattr(doctor, "LITTLE", 1 << 60)
@@ -106,8 +101,7 @@ def test_a_kernel_that_is_off_and_a_full_disk(root: Path, monkeypatch: pytest.Mo
     assert state == "warn" and "no C++ compiler" in words and "g++" in words
 
 
-def test_the_shell_shows_it_and_fails_when_something_is_bad(
-        root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shell_shows_it_and_fails_when_something_is_bad(root, capsys):
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:2] == ["Python", "ok"] and len(lines) > 12

@@ -1,30 +1,26 @@
 """Examinations: reports join records once, batch by batch, and the weights stay."""
 
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from course_lib.errors import CourseError
+from course_lib import RECIPES, CourseError
 from course_lib.evaluation import NAMED, evaluate
-from course_lib.experiments import RECIPES
 from course_lib.lab import examine as examination
 from course_lib.lab.examine import examine_stored
 from course_lib.lab.publish import publish
 from course_lib.zoo import entry, load_model, load_record, load_report, manifest
 from tests import helpers
-from tests.helpers import counted, network_of, record, report, tiny_dataset, with_tiny_recipes
+from tests.helpers import counted, network_of, record, report, tiny_dataset
 
 NAME = "tiny/first"
 
 
 @pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def models(tmp_path, tiny):
     """Two seeds of a tiny recipe, with a report on their 12 test images; batches of five."""
-    with_tiny_recipes(monkeypatch)
     examination.examined_images.cache_clear()
-    monkeypatch.setattr(examination, "BATCH", 5)
+    tiny.setattr(examination, "BATCH", 5)
     model = network_of(RECIPES[NAME])
     own = evaluate(model, tiny_dataset().test, "pgd20", progress=False)
     for seed in (0, 1):
@@ -33,25 +29,25 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "models"
 
 
-def call(models: Path, name: str = NAME, **words: Any) -> list[dict[str, Any]]:
+def call(models, name=NAME, **words):
     return examine_stored([name], **{"attacks": ["cw20"], "jobs": 1, "out": models.parent / "runs",
                                      "models": models, "progress": False, **words})
 
 
-def contents(models: Path, pattern: str) -> dict[Path, tuple[bytes, int]]:
+def contents(models, pattern):
     return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in models.rglob(pattern)}
 
 
-def pieces(out: Path) -> list[Path]:
+def pieces(out):
     return [*out.rglob("pieces/*/ckpt-*")]
 
 
-def attacked(monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> list[int]:
+def attacked(monkeypatch, stop=None):
     """Which batches are attacked."""
     return counted(monkeypatch, examination, "predictions", lambda *_, seed, **__: seed, stop)
 
 
-def test_the_report_joins_the_record_and_the_weights_stay(models: Path) -> None:
+def test_the_report_joins_the_record_and_the_weights_stay(models):
     before, whole = contents(models, "*.safetensors"), load_report(NAME, root=models)
     rows = call(models)
     assert [(r["recipe"], r["seed"], r["attack"], r["counts"]) for r in rows] == [
@@ -62,15 +58,17 @@ def test_the_report_joins_the_record_and_the_weights_stay(models: Path) -> None:
         assert [r["attack"] for r in record["reports"]] == ["pgd20", "cw20"]
         assert list(record)[-1] == "history"
     assert manifest(models)["tiny/second"] == {"0": entry("tiny/second", 0, models)}
-    # reports under another budget or on fewer images are others
-    assert [r["eps"] for r in call(models, eps=4 / 255, seeds=1)] == [4 / 255]
+    # reports under another budget or on fewer images are others; those on the most come first
     rows = call(models, attacks=["pgd20"], per_class=2, seeds=1)
     assert [(r["attack"], r["counts"]) for r in rows] == [("pgd20", [2, 2, 2])]
+    assert [r["eps"] for r in call(models, eps=4 / 255, seeds=1)] == [4 / 255]
     assert load_report(NAME, root=models) == whole
-    assert len(load_record(NAME, root=models)["reports"]) == 4
+    assert [(r["attack"], r["eps"], sum(r["counts"])) for r in load_record(NAME, root=models)[
+        "reports"]] == [("pgd20", 8 / 255, 12), *(("cw20", e / 255, 12) for e in (8, 4)),
+                        ("pgd20", 8 / 255, 6)]
 
 
-def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_and_called_again(models, monkeypatch):
     """The same report as in one go, and no finished batch is attacked again; a third call attacks
     nothing."""
     record = load_record(NAME, root=models)
@@ -86,11 +84,10 @@ def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(calls) == 4
 
 
-def test_other_weights_and_other_batches_are_examined_anew(
-        models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_weights_and_other_batches_are_examined_anew(models, monkeypatch):
     call(models, seeds=1)
     record, model = load_record(NAME, root=models), load_model(NAME, root=models)
-    model.fc2.bias.data += 1  # type: ignore[union-attr,operator]
+    model.fc2.bias.data += 1
     calls = attacked(monkeypatch)
     for size in (5, 7):  # the last batch has five images in both
         monkeypatch.setattr(examination, "BATCH", size)
@@ -99,11 +96,11 @@ def test_other_weights_and_other_batches_are_examined_anew(
     assert calls == [0, 1, 2, 0, 1]
 
 
-def test_a_model_trained_anew_meanwhile(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_trained_anew_meanwhile(models, monkeypatch):
     record, model = load_record(NAME, root=models), load_model(NAME, root=models)
 
-    def meanwhile(*_: Any, **__: Any) -> None:
-        model.fc2.bias.data += 1  # type: ignore[union-attr,operator]
+    def meanwhile(*_, **__):
+        model.fc2.bias.data += 1
         publish(NAME, 0, model, record, models)
 
     counted(monkeypatch, examination, "predictions", meanwhile)
@@ -113,8 +110,7 @@ def test_a_model_trained_anew_meanwhile(models: Path, monkeypatch: pytest.Monkey
     assert load_report(NAME, seed=1, attack="cw20", root=models), "which the error does not concern"
 
 
-def test_autoattack_in_its_own_batches_on_the_gpu(models: Path,
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autoattack_in_its_own_batches_on_the_gpu(models, monkeypatch):
     monkeypatch.setitem(NAMED, "autoattack", helpers.QuickJudge(attacks=("apgd-ce",), batch=8))
     (row,) = call(models, attacks=["autoattack"], seeds=1)
     assert (row["attack"], row["eps"]) == ("autoattack", 8 / 255)
@@ -129,7 +125,7 @@ def test_autoattack_in_its_own_batches_on_the_gpu(models: Path,
         case.judge(slice(0, 500), 0)
 
 
-def test_bad_words(models: Path) -> None:
+def test_bad_words(models):
     before = contents(models, "*.json")
     for name, words, say in (
             ("tiny/second", {}, "No model whose weights are stored matches tiny/second"),

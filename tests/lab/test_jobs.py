@@ -2,8 +2,6 @@
 
 import os
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,28 +9,26 @@ import torch
 from course_lib.errors import CourseError
 from course_lib.lab.jobs import Task, piece, run_all
 
-DONE: list[str] = []
+DONE = []
 
 
-def work(name: str, error: Exception | None = None) -> str:
+def work(name, error=None):
     DONE.append(name)
     if error is not None:
         raise error
     return name.upper()
 
 
-def task(name: str, error: Exception | None = None, needs: str = "",
-         stored: str | None = None) -> Task:
+def task(name, error=None, needs="", stored=None):
     return Task(name, partial(work, name, error), lambda: stored, frozenset(needs.split()))
 
 
-def run(groups: dict[str, list[Task]], finish: Any = lambda group, found: (group, *found),
-        **words: Any) -> list[Any]:
+def run(groups, finish=lambda group, found: (group, *found), **words):
     DONE.clear()
     return run_all(groups, finish, **{"jobs": 1, "progress": False, **words})
 
 
-def test_each_task_is_done_once_after_those_it_needs() -> None:
+def test_each_task_is_done_once_after_those_it_needs():
     """And each group is finished as soon as it is complete."""
     one, two, three = task("one", needs="two"), task("two"), task("three", stored="there")
     assert run({"a": [one, two], "b": [two, three]}) == [("a", "ONE", "TWO"), ("b", "TWO", "there")]
@@ -42,11 +38,11 @@ def test_each_task_is_done_once_after_those_it_needs() -> None:
     assert run({}) == []
 
 
-def test_what_fails_is_named_and_costs_no_other() -> None:
+def test_what_fails_is_named_and_costs_no_other():
     """A task, one with a bug, a group that cannot be finished, and more than are named."""
-    finished: list[str] = []
+    finished = []
 
-    def finish(group: str, found: list[str]) -> None:
+    def finish(group, found):
         if group.startswith("g"):
             raise CourseError(f"{group} is gone")
         finished.append(group)
@@ -64,13 +60,13 @@ def test_what_fails_is_named_and_costs_no_other() -> None:
     assert str(caught.value).splitlines()[4:] == ["g4 is gone", "... and 3 more errors"]
 
 
-def test_a_killed_worker_is_reported_in_plain_words() -> None:
+def test_a_killed_worker_is_reported_in_plain_words():
     dead = Task("dead", partial(os._exit, 3), partial({}.get, "result"))
     with pytest.raises(CourseError, match="A worker process was killed.*go on with fewer jobs"):
         run({"a": [dead]}, jobs=2)
 
 
-def test_a_piece_is_believed_only_as_it_was_written(tmp_path: Path) -> None:
+def test_a_piece_is_believed_only_as_it_was_written(tmp_path):
     one, other = (piece("p", n, partial(torch.full, (3, 2), n, dtype=torch.float16), tmp_path)
                   for n in (1, 2))
     assert one.stored() is None and other.stored() is None

@@ -4,45 +4,38 @@ no kill spoils."""
 import dataclasses
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from course_lib import RECIPES, CourseError, build
 from course_lib.data import batches, load
-from course_lib.errors import CourseError
-from course_lib.experiments import RECIPES
 from course_lib.lab import leave_out as room
 from course_lib.lab.leave_out import DESIGNS, leave_out, load_luf, luf_files, publish_luf
-from course_lib.models import build
 from tests.helpers import counted, seeded, with_tiny_recipes
 
 NAME = "tiny/first"
-Made = tuple[Path, dict[str, Any], list[Any]]
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_tiny_recipes(monkeypatch)
+def anew(tiny):
     room.training_data.cache_clear()
 
 
-def go(place: Path, name: str = NAME, **words: Any) -> dict[str, dict[str, Any]]:
+def go(place, name=NAME, **words):
     given = {"left_out": 4, "out": place / "runs", "models": place / "models", "jobs": 1,
              "progress": False, **words}
     return {r["design"]: r for r in leave_out([name], **given)}
 
 
-def trained(monkeypatch: pytest.MonkeyPatch,
-            stop: int | None = None) -> list[tuple[int, int | None]]:
+def trained(monkeypatch, stop=None):
     """The seed and the left-out example of each training."""
     return counted(monkeypatch, room, "fit", lambda *args, **words: (words["seed"], args[2].hidden),
                    stop)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(tmp_path_factory):
     """Where thirteen trainings are stored, their records, and which they were."""
     place = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
@@ -51,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         return place, go(place), calls
 
 
-def test_the_designs_differ_from_the_base_in_what_they_say(made: Made) -> None:
+def test_the_designs_differ_from_the_base_in_what_they_say(made):
     _, records, calls = made
     paired, seeds, unpaired = (records[design] for design in DESIGNS)
     gone = paired["left_out"]
@@ -69,8 +62,7 @@ def test_the_designs_differ_from_the_base_in_what_they_say(made: Made) -> None:
 
 
 @pytest.mark.parametrize("name", [NAME, "luf/fashion-mnist-robust"])
-def test_when_nothing_is_left_out_of_the_pair_nothing_changes(name: str, tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_nothing_is_left_out_of_the_pair_nothing_changes(name, tmp_path, monkeypatch):
     """The control of the controls: LUF of a training against itself is 0 to the bit, not nearly."""
     monkeypatch.setattr(room, "pairs", lambda *_: [(0, None)])
     monkeypatch.setitem(RECIPES, name, dataclasses.replace(RECIPES[name], epochs=1))
@@ -78,21 +70,20 @@ def test_when_nothing_is_left_out_of_the_pair_nothing_changes(name: str, tmp_pat
     assert [record[k] for k in ("luf", "luf_t", "luf_l", "flips")] == [0.0, 0.0, 0.0, [0]]
 
 
-def test_before_the_left_out_examples_batch_the_pair_is_one_training() -> None:
+def test_before_the_left_out_examples_batch_the_pair_is_one_training():
     """The robust recipe draws nothing that depends on how many examples a batch has."""
     recipe, train = RECIPES["luf/fashion-mnist-robust"], load("fashion-mnist", limit=500).train
     masked = train.masked(int(torch.randperm(len(train), generator=seeded(9))[0]))
     sizes = [[len(x) for x, _ in batches(split, 128, seeded(1))] for split in (train, masked)]
     assert sum(sizes[0]) == sum(sizes[1]) + 1 and len(sizes[0]) == len(sizes[1])
     x, y, kept = train.images(slice(0, 64)), train.y[:64], torch.arange(64) != 20
-    attack, model = recipe.method.attack, build("lenet5", seed=3)  # type: ignore[attr-defined]
+    attack, model = recipe.method.attack, build("lenet5", seed=3)
     one = attack(model, x, y, generator=seeded(1))[kept]
     other = attack(model, x[kept], y[kept], generator=seeded(1))
     assert (one - other).abs().max() < 1e-6
 
 
-def test_stopped_and_called_again(made: Made, tmp_path: Path,
-                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_and_called_again(made, tmp_path, monkeypatch):
     """Nothing is trained twice; then another recipe is another training."""
     calls, want = trained(monkeypatch, stop=6), made[1]
     with pytest.raises(KeyboardInterrupt):
@@ -106,8 +97,7 @@ def test_stopped_and_called_again(made: Made, tmp_path: Path,
     assert len(calls) == 14 + 5
 
 
-def test_records_are_stored_and_verified_and_fewer_trainings_replace_no_more(
-        made: Made, tmp_path: Path) -> None:
+def test_records_are_stored_and_verified_and_fewer_trainings_replace_no_more(made, tmp_path):
     shutil.copytree(made[0], tmp_path, dirs_exist_ok=True)
     want, models = made[1], tmp_path / "models"
     assert {d: load_luf(NAME, d, models) for d in DESIGNS} == json.loads(json.dumps(want))
@@ -129,7 +119,7 @@ def test_records_are_stored_and_verified_and_fewer_trainings_replace_no_more(
         load_luf("tiny/second", "paired", models)
 
 
-def test_bad_words(tmp_path: Path) -> None:
+def test_bad_words(tmp_path):
     for name, words, say in (
             ("tony", {}, "Nothing is called tony"), (NAME, {"left_out": 0}, "left_out is 0"),
             ("tiny/second", {}, "No recipe to leave examples out of matches tiny/second. Meant fo"),

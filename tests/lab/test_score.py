@@ -3,28 +3,23 @@
 import dataclasses
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from course_lib.attacks import PGD
-from course_lib.data import load
+from course_lib import PGD, RECIPES, CourseError, build, load
 from course_lib.datasets.adult import GROUPS, UNITS
-from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate, named
-from course_lib.experiments import RECIPES
 from course_lib.experiments.scores import Copies
 from course_lib.inference import predict
 from course_lib.lab import examine as examination
 from course_lib.lab import score as room
 from course_lib.lab.publish import add_rows, publish
 from course_lib.lab.score import PLANS, Plan, Search, confidences, plan_of, score_stored
-from course_lib.models import build
 from course_lib.scores import cau, cru_eps, cru_s, eou, least_eps, success
 from course_lib.zoo import entry, load_model, load_record, load_report, load_scores, manifest
-from tests.helpers import counted, network_of, record, tiny_dataset, with_tiny_recipes
+from tests.helpers import counted, network_of, record, tiny_dataset
 
 NAME = "tiny/first"
 KINDS = ("bisection", "increments")
@@ -32,27 +27,25 @@ SEARCHES = tuple(Search(kind, PGD(steps=2), 0.02, 0.1, 0.01, batch=5) for kind i
 
 
 @pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    with_tiny_recipes(monkeypatch)
+def models(tmp_path, tiny):
     examination.examined_images.cache_clear()
-    monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255), ("pgd10", 0.3)), SEARCHES))
+    tiny.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255), ("pgd10", 0.3)), SEARCHES))
     for seed in (0, 1):
         publish(NAME, seed, network_of(RECIPES[NAME]), record(NAME, seed, history=[1]),
                 tmp_path / "models")
     return tmp_path / "models"
 
 
-def call(models: Path, name: str = NAME, **words: Any) -> list[dict[str, Any]]:
+def call(models, name=NAME, **words):
     return score_stored([name], **{"jobs": 1, "out": models.parent / "runs", "models": models,
                                    "progress": False, **words})
 
 
-def by_kind(rows: list[dict[str, Any]], score: str, seed: int = 0) -> list[dict[str, Any]]:
+def by_kind(rows, score, seed=0):
     return [r for r in rows if r["score"] == score and r["seed"] == seed]
 
 
-def test_every_score_joins_the_record_and_the_weights_stay(
-        models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_score_joins_the_record_and_the_weights_stay(models, monkeypatch):
     drawn = counted(monkeypatch, room.scores, "least_eps",
                     lambda *_, generator, **__: generator.initial_seed())
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in models.rglob("*.safetensors")}
@@ -74,8 +67,7 @@ def test_every_score_joins_the_record_and_the_weights_stay(
     assert drawn == [0, 1, 2] * 2, "each batch has noise of its own"
 
 
-def test_least_budgets_are_those_of_the_library(models: Path,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_budgets_are_those_of_the_library(models, monkeypatch):
     searches = tuple(dataclasses.replace(s, batch=50) for s in SEARCHES)
     monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255),), searches))
     row, _ = by_kind(call(models, seeds=1), "CRU_eps")
@@ -88,7 +80,7 @@ def test_least_budgets_are_those_of_the_library(models: Path,
     assert row["censored"] == [float(found.censored[test.y == c].float().mean()) for c in range(3)]
 
 
-def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_and_called_again(models, monkeypatch):
     """Then new weights have no scores, and are not given those of the old ones."""
     shutil.copytree(models, models.parent / "again")
     want, models = call(models, out=models.parent / "other"), models.parent / "again"
@@ -105,8 +97,7 @@ def test_stopped_and_called_again(models: Path, monkeypatch: pytest.MonkeyPatch)
     assert load_scores(NAME, root=models) == [] and call(models, seeds=1)
 
 
-def test_a_model_of_static_copies_is_also_shown_static_copies(
-        models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_static_copies_is_also_shown_static_copies(models, monkeypatch):
     """They fool the model they were made for and not, as such, this one: its accuracy on them may
     exceed the clean one. What is stored is not computed again."""
     copies = Copies(NAME, PGD(0.3, 0.1, 5))
@@ -123,8 +114,7 @@ def test_a_model_of_static_copies_is_also_shown_static_copies(
     assert call(models, "tiny/static") == rows
 
 
-def test_adult_has_its_own_units_and_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-                                            ) -> None:
+def test_adult_has_its_own_units_and_groups(monkeypatch, tmp_path):
     model, test, name = build("table_mlp", seed=1).eval(), load("adult").test, "scores/adult-robust"
     few, attack = test.per_class(50), named("pgd20-adult")
     within = attack(model, few.x, few.y)
@@ -143,7 +133,7 @@ def test_adult_has_its_own_units_and_groups(monkeypatch: pytest.MonkeyPatch, tmp
         assert sum(map(sum, row["counts"])) == len(test)
 
 
-def test_stored_scores_are_those_of_the_stored_reports() -> None:
+def test_stored_scores_are_those_of_the_stored_reports():
     scored = [(n, int(s)) for n, seeds in manifest().items() for s in seeds
               if "weights" in seeds[s] and load_scores(n, seed=int(s))]
     for name, seed in scored:

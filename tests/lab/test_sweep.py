@@ -1,46 +1,40 @@
 """A sweep trains what is missing, in order, once; the same command goes on where it was stopped."""
 
 import dataclasses
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from course_lib.errors import CourseError
-from course_lib.experiments import RECIPES
+from course_lib import RECIPES, CourseError, list_models
 from course_lib.lab import sweep as room
 from course_lib.lab.sweep import sweep
-from course_lib.tables import list_models
 from course_lib.zoo import load_record
-from tests.helpers import counted, drop_weights, with_tiny_recipes
+from tests.helpers import counted, drop_weights
 
 ALL = [("tiny/first", 0), ("tiny/first", 1), ("tiny/second", 0), ("tiny/second", 1)]
-Calls = list[tuple[str, int]]
 
 
 @pytest.fixture(autouse=True)
-def trained(monkeypatch: pytest.MonkeyPatch) -> Calls:
+def trained(tiny):
     """Which trainings really ran, in order."""
-    with_tiny_recipes(monkeypatch)
-    return counted(monkeypatch, room, "run", pair)
+    return counted(tiny, room, "run", pair)
 
 
-def pair(name: str, seed: int, *_: Any, **__: Any) -> tuple[str, int]:
+def pair(name, seed, *_, **__):
     return name, seed
 
 
-def go(tmp_path: Path, *patterns: str, **words: Any) -> list[dict[str, Any]]:
+def go(tmp_path, *patterns, **words):
     return sweep(patterns or ("tiny",), out=tmp_path / "runs", models=tmp_path / "models",
                  **{"jobs": 1, "progress": False, **words})
 
 
-def stored(tmp_path: Path) -> Calls:
+def stored(tmp_path):
     rows = list_models(root=tmp_path / "models").to_dict("records")
     return [(r["recipe"], r["seed"]) for r in rows]
 
 
-def test_what_is_trained_seed_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_trained_seed_by_seed(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "run_all", lambda groups, *_, **__: [*groups])
     for patterns, found, seeds in (("tiny", ["tiny/second", "tiny/first"], 2),
                                    ("tiny/f* tiny/first", ["tiny/first"], 2),
@@ -51,7 +45,7 @@ def test_what_is_trained_seed_by_seed(tmp_path: Path, monkeypatch: pytest.Monkey
         go(tmp_path, "tiny", "tony")
 
 
-def test_a_sweep_trains_stores_and_then_skips(tmp_path: Path, trained: Calls) -> None:
+def test_a_sweep_trains_stores_and_then_skips(tmp_path, trained):
     records = go(tmp_path)  # hot starts come first
     assert trained == ALL and sorted((r["recipe"], r["seed"]) for r in records) == ALL
     assert stored(tmp_path) == ALL
@@ -65,8 +59,7 @@ def test_a_sweep_trains_stores_and_then_skips(tmp_path: Path, trained: Calls) ->
     assert trained == ALL, "a record whose weights were dropped is enough"
 
 
-def test_damaged_weights_and_other_recipes_are_trained_again(
-        tmp_path: Path, trained: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_weights_and_other_recipes_are_trained_again(tmp_path, trained, monkeypatch):
     go(tmp_path, "tiny/first")
     file = tmp_path / "models" / "tiny" / "first" / "seed1.safetensors"
     good = file.read_bytes()
@@ -79,8 +72,7 @@ def test_damaged_weights_and_other_recipes_are_trained_again(
     assert trained[3:] == [("tiny/first", 0)] and record["made_from"]["epochs"] == 1
 
 
-def test_an_interrupted_sweep_goes_on_and_threads_stay(tmp_path: Path,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_sweep_goes_on_and_threads_stay(tmp_path, monkeypatch):
     before, calls = torch.get_num_threads(), counted(monkeypatch, room, "run", pair, stop=2)
     torch.set_num_threads(2)
     try:
@@ -95,7 +87,7 @@ def test_an_interrupted_sweep_goes_on_and_threads_stay(tmp_path: Path,
     assert record["made_from"]["versions"]["threads"] == 1
 
 
-def test_a_shortened_sweep_is_stored_under_another_name(tmp_path: Path, trained: Calls) -> None:
+def test_a_shortened_sweep_is_stored_under_another_name(tmp_path, trained):
     for _ in range(2):
         (record,) = go(tmp_path, "tiny/first", seeds=1, epochs=1)
         assert record["recipe"] == "tiny/first@epochs=1"

@@ -11,10 +11,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,37 +20,22 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from course_lib import recipes, training
+from course_lib import METHODS, CourseError, Optim, Store, evaluate, fit, recipes, training
 from course_lib.__main__ import main, program
-from course_lib.checkpoints import Store
-from course_lib.errors import CourseError
-from course_lib.evaluation import evaluate
 from course_lib.lab import torchrun as parallel
 from course_lib.lab.torchrun import Group
-from course_lib.methods import METHODS, Step
-from course_lib.training import Optim, Run, fit
-from tests.helpers import Linear, Small, split, with_tiny_recipes
-from tests.test_training import (
-    BATCHES,
-    EPOCHS,
-    OPTIM,
-    Memory,
-    Remembering,
-    listening,
-    train,
-    validate,
-)
+from tests.helpers import Linear, Remembering, Small, split, with_tiny_recipes
+from tests.test_training import BATCHES, EPOCHS, OPTIM, Memory, listening, train, validate
 
 ROOT = Path(__file__).parents[2]
 LOCAL = {"GLOO_SOCKET_IFNAME": "lo"}
 FIVE = dataclasses.replace(OPTIM, batch=5)  # of 26 images the last batch has one
-Result = tuple[dict[str, Tensor], list[dict[str, Any]]]  # weights and history
 
 
 class Pair:
     """Two processes in a group of gloo, which are given one job after the other."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         context = multiprocessing.get_context("spawn")
         self.pipes, ends = zip(*(context.Pipe() for _ in range(2)), strict=True)
         self.workers = [context.Process(target=work, args=(rank, str(folder / "meeting"), end),
@@ -60,7 +43,7 @@ class Pair:
         for worker in self.workers:
             worker.start()
 
-    def __call__(self, job: Callable[..., Any], *words: Any) -> list[Any]:
+    def __call__(self, job, *words):
         """The answers of the two; an exception counts as one."""
         for pipe in self.pipes:
             pipe.send((job, words))
@@ -68,7 +51,7 @@ class Pair:
         return [pipe.recv() for pipe in self.pipes]
 
 
-def work(rank: int, meeting: str, pipe: Any) -> None:
+def work(rank, meeting, pipe):
     os.environ.update(LOCAL)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
@@ -82,7 +65,7 @@ def work(rank: int, meeting: str, pipe: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(tmp_path_factory):
     found = Pair(tmp_path_factory.mktemp("pair"))
     yield found
     for worker in found.workers:
@@ -90,17 +73,18 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         worker.join()
 
 
-def result(run: Run) -> Result:
+def result(run):
+    """Weights and history."""
     return {k: v.clone() for k, v in run.model.state_dict().items()}, run.history
 
 
-def equal(a: Result, b: Result) -> bool:
+def equal(a, b):
     """To the bit."""
     same = a[0].keys() == b[0].keys() and all(torch.equal(v, b[0][k]) for k, v in a[0].items())
     return same and a[1] == b[1]
 
 
-def natural(rank: int, images: int, optim: Optim, epochs: int = 2) -> Result:
+def natural(rank, images, optim, epochs=2):
     data = split(images)
     return result(fit(Linear((1, 6, 6), 3), METHODS["natural"](), dataclasses.replace(
         data, x=data.x.double()), epochs=epochs, seed=0, progress=False, optim=optim))
@@ -109,7 +93,7 @@ def natural(rank: int, images: int, optim: Optim, epochs: int = 2) -> Result:
 # the last batch: of three images; of one, so that one process has none
 @pytest.mark.parametrize(("optim", "images"), [
     (Optim("sgd", 0.05, 5, momentum=0.9), 28), (Optim(batch=5), 26)])
-def test_two_processes_train_as_one(pair: Pair, optim: Optim, images: int) -> None:
+def test_two_processes_train_as_one(pair, optim, images):
     start, alone = natural(0, images, optim, 0), natural(0, images, optim)
     first, second = pair(natural, images, optim)
     assert equal(first, second)
@@ -119,15 +103,15 @@ def test_two_processes_train_as_one(pair: Pair, optim: Optim, images: int) -> No
         assert two == {**one, "loss": pytest.approx(one["loss"], abs=1e-6)}
 
 
-def seen(rank: int) -> list[tuple[Tensor, Tensor, float]]:
+def seen(rank):
     """What a method was given, and the first number that it drew, batch by batch."""
-    calls: list[Any] = []
+    calls = []
     fit(Small(), listening(METHODS["natural"], calls)(), split(26), epochs=2, seed=0,
         progress=False, optim=dataclasses.replace(OPTIM, augment="crop-flip"))
     return calls
 
 
-def test_the_two_share_each_batch_of_one_and_draw_noise_of_their_own(pair: Pair) -> None:
+def test_the_two_share_each_batch_of_one_and_draw_noise_of_their_own(pair):
     alone, (first, second), again = seen(0), pair(seen), pair(seen)
     assert len(alone) == len(first) == len(second) == 2 * BATCHES
     for (x, y, _), (x0, y0, _), (x1, y1, _) in zip(alone, first, second, strict=True):
@@ -141,7 +125,7 @@ def test_the_two_share_each_batch_of_one_and_draw_noise_of_their_own(pair: Pair)
 SCALE = torch.tensor([0.4914, 1 / 3])
 
 
-def with_everything(rank: int) -> tuple[Result, list[int]]:
+def with_everything(rank):
     model, periods = Small(), []
     model.register_buffer("scale", SCALE.clone())  # a mean over 3 and 2 images would change it
     method = Remembering(3, first=lambda at: periods.append(
@@ -149,7 +133,7 @@ def with_everything(rank: int) -> tuple[Result, list[int]]:
     return result(train(method, validate=validate, model=model, optim=FIVE)), periods
 
 
-def test_both_hold_the_same_and_statistics_are_of_the_whole_batch(pair: Pair) -> None:
+def test_both_hold_the_same_and_statistics_are_of_the_whole_batch(pair):
     """Weights, running averages, memory, reports; the last image counts for one of the two only."""
     (first, counted), (second, counted_too) = pair(with_everything)
     alone, counted_alone = with_everything(0)
@@ -164,7 +148,7 @@ def test_both_hold_the_same_and_statistics_are_of_the_whole_batch(pair: Pair) ->
     assert not torch.equal(two["conv.weight"], one["conv.weight"])  # other noise, other halves
 
 
-def once(rank: int, out: str) -> tuple[dict[str, Any], str, tuple[int, ...]]:
+def once(rank, out):
     """The record; what is shown; and how often the model is examined, saved and validated."""
     store, shown, examined, validated = Memory(), io.StringIO(), [], []
     with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown):
@@ -179,14 +163,14 @@ def once(rank: int, out: str) -> tuple[dict[str, Any], str, tuple[int, ...]]:
             (len(examined), len(store.opened) + len(store.saves) + store.closed, len(validated)))
 
 
-def test_the_first_shows_saves_validates_and_examines_for_both(pair: Pair, tmp_path: Path) -> None:
+def test_the_first_shows_saves_validates_and_examines_for_both(pair, tmp_path):
     (record, shown, did), (same, nothing, other) = pair(once, str(tmp_path))
     assert "21/21" in shown and nothing == "" and record == same
     assert did == (2, 2 + EPOCHS, EPOCHS) and other == (0, 0, 0)
     assert len(record["reports"]) == 1 and record["validation"]["counts"] == [3, 3, 3]
 
 
-def resumed_everywhere(rank: int) -> list[bool]:
+def resumed_everywhere(rank):
     words = {"validate": validate, "method": Remembering(3), "optim": FIVE}
     whole, saves = result(train(**words)), Memory()
     same = [equal(whole, result(train(store=saves, save_every=0, **words)))]
@@ -196,16 +180,16 @@ def resumed_everywhere(rank: int) -> list[bool]:
     return same
 
 
-def test_resuming_from_every_batch_gives_the_same_bits(pair: Pair) -> None:
+def test_resuming_from_every_batch_gives_the_same_bits(pair):
     assert pair(resumed_everywhere) == [[True] * 19] * 2
 
 
-def stopped(rank: int, who: int, signals: int) -> tuple[int, list[int], bool]:
+def stopped(rank, who, signals):
     """Where each was when `who` was told to stop in its ninth batch, what was saved, and whether
     it went on to the same end."""
     store, batches = Memory(), []
 
-    def ring(at: Step) -> None:
+    def ring(at):
         batches.append(at.batch)
         for _ in range(signals * (rank == who and len(batches) == 9)):
             signal.raise_signal(signal.SIGTERM)
@@ -216,24 +200,23 @@ def stopped(rank: int, who: int, signals: int) -> tuple[int, list[int], bool]:
 
 
 @pytest.mark.parametrize(("who", "signals"), [(0, 1), (1, 2)])
-def test_a_signal_to_one_stops_both_after_the_same_batch(pair: Pair, who: int,
-                                                         signals: int) -> None:
+def test_a_signal_to_one_stops_both_after_the_same_batch(pair, who, signals):
     assert pair(stopped, who, signals) == [(9, [7, 9], True), (9, [], True)]
 
 
-def kept(rank: int, folder: str) -> dict[str, Any]:
+def kept(rank, folder):
     train(store=Store(folder), epochs=1)
     return dict(json.loads((Path(folder) / "store.json").read_text())["environment"])
 
 
-def test_so_many_processes_as_it_began_with(pair: Pair, tmp_path: Path) -> None:
+def test_so_many_processes_as_it_began_with(pair, tmp_path):
     assert all(e["processes of torchrun"] == 2 for e in pair(kept, str(tmp_path)))
     with pytest.raises(CourseError,
                        match=r"processes of torchrun is not given, was 2\. Restore these settings"):
         kept(0, str(tmp_path))
 
 
-def test_a_restart_does_not_meet_the_dead() -> None:
+def test_a_restart_does_not_meet_the_dead():
     """The store still holds what the processes of earlier starts left in it."""
     store, names = dist.HashStore(), []
     for _ in range(3):
@@ -250,23 +233,23 @@ WORDS = ("train", "tune/trades-1-12", "--limit", "800", "--epochs", "3", "--out"
 KILLS = {("1", "0"): 7, ("0", "1"): 3}
 
 
-def undisturbed(rank: int, out: str) -> int:
+def undisturbed(rank, out):
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         return main([*WORDS, out])
 
 
-def end_of(out: Path) -> str:
+def end_of(out):
     """The last checkpoint to the bit, without the seconds that it took."""
     (place,) = out.rglob("store.json")
     step, state = Store(place.parent).latest() or (0, {})
     return json.dumps([step, {**state, "seconds": 0}], default=Tensor.tolist)
 
 
-def killed() -> None:
+def killed():
     """The course's program, in a process that is killed where KILLS says, each once."""
     steps, me = iter(range(1, 1000)), (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"])
 
-    def kill(*_: Any) -> None:
+    def kill(*_):
         if next(steps) == KILLS.get(me):
             Path(f"{sys.argv[-1]}.kill-{me[1]}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -275,8 +258,7 @@ def killed() -> None:
     program()
 
 
-def test_killed_processes_are_started_again_and_end_with_the_same_weights(
-        pair: Pair, tmp_path: Path) -> None:
+def test_killed_processes_are_started_again_and_end_with_the_same_weights(pair, tmp_path):
     """TRADES, started by the batch script of docs/scaling.md, as Slurm would start it on one
     machine with two processors. `torchrun` runs this file in place of the course."""
     assert pair(undisturbed, str(tmp_path / "whole")) == [0, 0]

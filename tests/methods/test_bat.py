@@ -6,21 +6,18 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from course_lib import PGD, CourseError, build
-from course_lib.methods import METHODS, Step
+from course_lib.methods import METHODS
 from course_lib.methods.bat import BAT
 from course_lib.methods.fat import FAT
 from course_lib.methods.gairat import GAIRAT
 from tests.helpers import Linear, seeded
+from tests.methods.test_methods import at
 
 PLAIN = PGD(steps=10, start="clean")
 MODEL = build("lenet5", seed=3)
 X = 0.2 + 0.6 * torch.rand(24, 1, 32, 32, generator=seeded(1))  # away from the box
 Y = MODEL(X).argmax(1)
 Y[::3] = (Y[::3] + 1) % 10  # some are right, some are wrong
-
-
-def at(epoch=5, epochs=10):
-    return Step(epoch, epochs, 0, 1, seeded(0))
 
 
 def halved():
@@ -38,11 +35,13 @@ def grey(mean):
 @pytest.mark.parametrize(("method", "other"), [
     (FAT(PLAIN, schedule=((1.0, 10),)), METHODS["pgd_at"](PLAIN)),
     (GAIRAT(PLAIN, L=float("inf")), METHODS["pgd_at"](PLAIN)),
+    (GAIRAT(PLAIN, L=float("-inf")), METHODS["pgd_at"](PLAIN)),  # every omega is zero
     (GAIRAT(PLAIN, begin=0.6), METHODS["pgd_at"](PLAIN)),
     (BAT.preset("ablation-6", target_on=()), METHODS["trades"](6.0))],
-    ids=["FAT, tau = K", "GAIRAT, L = inf", "GAIRAT before its begin", "BAT on the ends alone"])
+    ids=["FAT, tau = K", "GAIRAT, L = inf", "GAIRAT, L = -inf", "GAIRAT before its begin",
+         "BAT on the ends alone"])
 def test_limits_that_are_another_method(method, other):
-    assert_close(method.loss(MODEL, X, Y, {}, at()), other.loss(MODEL, X, Y, {}, at()), rtol=1e-5,
+    assert_close(method.loss(MODEL, X, Y, {}, at(6)), other.loss(MODEL, X, Y, {}, at(6)), rtol=1e-5,
                  atol=1e-6)
 
 
@@ -61,7 +60,7 @@ def test_gairat_weighs_the_loss_by_omega():
     assert_close(omega, torch.tensor([0.99966, 0.11920, 6.1e-6]), rtol=1e-2, atol=1e-5)
     walk = PLAIN.walk(MODEL, X, Y)
     ce, w = cross_entropy(MODEL(walk.last), Y, reduction="none"), GAIRAT().omega(walk.n_right)
-    assert_close(GAIRAT(PLAIN).loss(MODEL, X, Y, {}, at()), (ce * w / w.sum()).sum())
+    assert_close(GAIRAT(PLAIN).loss(MODEL, X, Y, {}, at(6)), (ce * w / w.sum()).sum())
 
 
 def pair(method, x):

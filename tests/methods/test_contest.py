@@ -13,27 +13,16 @@ from torch.testing import assert_close
 
 from course_lib import PGD, Report
 from course_lib.experiments import contest
-from course_lib.methods import METHODS, Step
+from course_lib.methods import METHODS
 from course_lib.methods.faal import worst_weights
 from course_lib.zoo import load_record, manifest
-from tests.helpers import Small, images, labels, seeded
+from tests.helpers import Small
+from tests.methods.test_methods import X, Y, at, loss_of
 
-X, Y = images(12), labels(12)
 OWN = [Y == 0, Y == 1, Y == 2]  # the images of each class
 CLEAN = PGD(0.1, 0.03, 5, start="clean")  # PGD-AT draws its noise in another order
 FAR = PGD(0.5, 0.2, 5, "kl", "gaussian")  # so far that KL(p || p') is not KL(p' || p)
 PGD_AT, TRADES = METHODS["pgd_at"](attack=CLEAN), METHODS["trades"](attack=FAR)
-
-
-def at(epoch=0, epochs=11, **stats):
-    return Step(epoch, epochs, 0, 3, seeded(0), {k: tensor(v) for k, v in stats.items()})
-
-
-def loss_of(method, state=None):
-    out = method.loss(Small().eval(), X, Y, state or method.init_state(3), at())
-    return out[0] if isinstance(out, tuple) else out
-
-
 DAFA_0, CFA_PLAIN = METHODS["dafa"](lam=0.0, attack=FAR), METHODS["cfa"](plain=True, attack=CLEAN)
 CFA_EVEN = METHODS["cfa"](lambda1=0.25, plain=True, attack=CLEAN)
 CFOL_EVEN = METHODS["cfol"](eta=0.1, gamma=1.0, attack=CLEAN)

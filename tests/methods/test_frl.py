@@ -12,17 +12,14 @@ from torch.testing import assert_close
 
 from course_lib import CourseError, build
 from course_lib.fairness import Errors, Report
-from course_lib.methods import METHODS, Step
+from course_lib.methods import METHODS
 from course_lib.methods.frl import FRL
 from course_lib.methods.frl_report import FRLReport, FRLReportMended
 from tests.helpers import labels, seeded
+from tests.methods.test_methods import at
 
 X, Y = torch.rand(40, 1, 32, 32, generator=seeded(1)), labels(40, 10)
 FOUR = torch.where(torch.arange(10) == 4, 3.0, 1.0)  # class 4 has a margin of three
-
-
-def at(epoch=0):
-    return Step(epoch, 10, 0, 1, seeded(epoch))
 
 
 def report(nat, rob, flips=None):

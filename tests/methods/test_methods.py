@@ -18,12 +18,13 @@ from tests.helpers import Small, images, labels, random_states, report, seeded, 
 X, Y = images(12), labels(12)
 
 
-def at(seed=0, epoch=0, epochs=4):
-    return Step(epoch, epochs, 0, 3, seeded(seed))
+def at(epoch=0, epochs=11, seed=0, **stats):
+    return Step(epoch, epochs, 0, 3, seeded(seed), {k: torch.tensor(v) for k, v in stats.items()})
 
 
-def loss_of(method, model=None, step=None):
-    out = method.loss(model or Small().eval(), X, Y, method.init_state(3), step or at())
+def loss_of(method, state=None, model=None, step=None):
+    state = state or method.init_state(3)
+    out = method.loss(model or Small().eval(), X, Y, state, step or at())
     return out[0] if isinstance(out, tuple) else out
 
 
@@ -45,11 +46,11 @@ def test_is_plain_frozen_data_with_a_docstring(name):
     assert doc and not doc.startswith(f"{METHODS[name].__name__}(")
 
 
-@pytest.mark.parametrize("epoch", [0, 3])
+@pytest.mark.parametrize("epoch", [0, 10])
 @pytest.mark.parametrize("name", METHODS)
 def test_loss_is_a_finite_number_with_gradients(name, epoch):
     model = Small().train()
-    loss = loss_of(METHODS[name](), model, at(epoch=epoch))
+    loss = loss_of(METHODS[name](), model=model, step=at(epoch))
     assert loss.shape == () and torch.isfinite(loss) and loss > 0
     assert all(p.grad is None for p in model.parameters()), "the attack left gradients behind"
     loss.backward()
@@ -64,7 +65,7 @@ def test_the_steps_generator_is_the_only_source_of_chance(name):
     if hasattr(method, "attack"):
         method = dataclasses.replace(method, attack=dataclasses.replace(method.attack, noise=0.01))
     before = random_states()
-    losses = [loss_of(method, step=at(seed)).item() for seed in (1, 1, 2)]
+    losses = [loss_of(method, step=at(seed=seed)).item() for seed in (1, 1, 2)]
     assert before == random_states() and losses[0] == losses[1]
     assert (losses[0] == losses[2]) == (name == "natural")
 
@@ -111,7 +112,7 @@ def test_natural_and_adversarial_training_by_hand():
     for nothing in (pgd_at(attack, mix=1), pgd_at(PGD(0.1, steps=0, start="clean")),
                     pgd_at(PGD(eps=0), mix=0.5)):
         assert torch.equal(loss_of(nothing), natural)
-    loss = loss_of(pgd_at(attack), model)
+    loss = loss_of(pgd_at(attack), model=model)
     assert_close(loss, F.cross_entropy(model(attack(model, X, Y)), Y))
     assert loss > natural + 0.01
 
@@ -134,7 +135,7 @@ def test_the_mix_is_the_clean_share(n, mix, attacked):
     spy = mock.Mock(side_effect=lambda model, x, y, *, generator: torch.ones_like(x))
     model, x, white = mock.Mock(wraps=Small().eval()), images(n), torch.zeros(n, dtype=torch.bool)
     for seed in range(4):
-        METHODS["pgd_at"](spy, mix=mix).loss(model, x, labels(n), {}, at(seed))
+        METHODS["pgd_at"](spy, mix=mix).loss(model, x, labels(n), {}, at(seed=seed))
         last = model.call_args.args[0]
         now = (last == 1).flatten(1).all(1)
         assert now.sum() == attacked and torch.equal(last[~now], x[~now])

@@ -4,14 +4,11 @@ would let through."""
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from configparser import ConfigParser
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
-from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
 from tools.addresses import addressed
@@ -23,13 +20,13 @@ SOURCES = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.py"))
 DEMO = addressed((Path(__file__).parent / "demo.py").read_text(encoding="utf-8"), "00_demo")
 
 
-def test_there_are_notebooks_and_each_has_its_source_and_is_in_order() -> None:
+def test_there_are_notebooks_and_each_has_its_source_and_is_in_order():
     assert SOURCES, f"no NN_topic.py in {NOTEBOOKS}"
     assert {p.stem for p in NOTEBOOKS.glob("*.ipynb")} == {p.stem for p in SOURCES}
     assert {source.stem: faults_of(source) for source in SOURCES if faults_of(source)} == {}
 
 
-def good() -> NotebookNode:
+def good():
     """The demonstration as it would be stored, with outputs written by hand."""
     import jupytext
 
@@ -43,27 +40,27 @@ def good() -> NotebookNode:
     return stored(run, DEMO, None)
 
 
-def last(output: str, **words: Any) -> Callable[[NotebookNode], object]:
+def last(output, **words):
     """One more output at the end."""
     return lambda nb: nb.cells[-1].outputs.append(new_output(output, **words))
 
 
-def said(text: str, name: str = "stdout") -> Callable[[NotebookNode], object]:
+def said(text, name="stdout"):
     return last("stream", name=name, text=text)
 
 
-def edited_and_not_run(nb: NotebookNode) -> None:
+def edited_and_not_run(nb):
     """The source and the notebook alike, as an editor with Jupytext does; only the outputs are of
     before."""
     nb.cells[-1].source = nb.cells[-1].source.replace("1 / 3", "2 / 6")
 
 
-def more(text: str) -> Callable[[NotebookNode], object]:
+def more(text):
     return lambda nb: nb.cells.append(new_markdown_cell(text))
 
 
 WIDGET = {"application/vnd.jupyter.widget-view+json": {"model_id": "0"}}
-MUTATIONS: dict[str, tuple[Callable[[NotebookNode], object], str]] = {
+MUTATIONS = {  # the defect, and a part of the fault that names it
     "a stored error": (last("error", ename="ValueError", evalue="no"), "an error is stored"),
     "a warning": (said("UserWarning: look here", "stderr"), "stderr"),
     "a machine's path": (said("saved in /home/someone/course"), "path of one machine"),
@@ -82,11 +79,10 @@ MUTATIONS: dict[str, tuple[Callable[[NotebookNode], object], str]] = {
     "the same id twice": (lambda nb: nb.cells[0].update(id=nb.cells[1].id), "not unique"),
     "a tag lost": (lambda nb: nb.cells[1].metadata.pop("tags"), "tags"),
     "an output of before the edit": (edited_and_not_run, "other code"),
-    "an output of nobody knows what": (lambda nb: nb.metadata.pop("course"), "other code"),
-}
+    "an output of nobody knows what": (lambda nb: nb.metadata.pop("course"), "other code")}
 
 
-def test_each_defect_is_found(tmp_path: Path) -> None:
+def test_each_defect_is_found(tmp_path):
     (source := tmp_path / "00_demo.py").write_text(DEMO)
     assert any("missing" in fault for fault in faults_of(source))
     said("x" * 1_000_000)(large := good())
@@ -101,7 +97,7 @@ def test_each_defect_is_found(tmp_path: Path) -> None:
                for fault in faults(stored(good(), elsewhere, None), elsewhere, "00_demo"))
 
 
-def checked(code: str, printed: str = "", **shown: str) -> NotebookNode:
+def checked(code, printed="", **shown):
     outputs = [new_output("stream", name="stdout", text=printed)] if printed else []
     if shown:
         data = {"text/markdown": f"| error |\n|---|\n| {shown['number']} |",
@@ -119,7 +115,7 @@ CELLS = [  # cell, and does it pass?
     (checked("print(0.33)", "0.33\n"), True)]
 
 
-def test_a12_nbval_as_we_call_it_catches_what_changed(tmp_path: Path) -> None:
+def test_a12_nbval_as_we_call_it_catches_what_changed(tmp_path):
     """Among it a number of a committed notebook. The options are pyproject's own, so the net is the
     one that `make test` spreads."""
     notebook, floats = nbformat.read(SOURCES[1].with_suffix(".ipynb"), as_version=4), r"\.(\d)"
@@ -142,7 +138,7 @@ RULES = ConfigParser()
 RULES.read(Path(__file__).parent / "sanitize.cfg")
 
 
-def sanitized(text: str) -> str:
+def sanitized(text):
     """As nbval sees an output before it compares."""
     for name in RULES.sections():
         text = re.sub(RULES[name]["regex"], RULES[name]["replace"], text)
@@ -150,7 +146,7 @@ def sanitized(text: str) -> str:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
-def test_no_digit_of_a_checked_output_is_hidden_from_nbval(source: Path) -> None:
+def test_no_digit_of_a_checked_output_is_hidden_from_nbval(source):
     """What the sanitizer takes out cannot be compared: it must not take a figure. Every digit is
     changed in turn. Only the hours that a training takes may differ. a12: a cell that is not
     compared is about the machine, or has a slider or a panel, stored as a still picture."""

@@ -2,11 +2,9 @@
 on the way."""
 
 import ast
-from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat import NotebookNode
 
 from course_lib.lessons.lesson import exercises
 from tools.common import sources
@@ -15,11 +13,11 @@ from tools.student import for_instructor, for_student, tags
 SOURCES = [source for source in sources() if source.with_suffix(".ipynb").is_file()]
 
 
-def read(source: Path) -> NotebookNode:
+def read(source):
     return nbformat.read(source.with_suffix(".ipynb"), as_version=4)
 
 
-def names(code: str, context: type) -> set[str]:
+def names(code, context):
     """The names that a cell reads (Load) or makes (Store, and what it defines)."""
     nodes = list(ast.walk(ast.parse(code)))
     found = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, context)}
@@ -28,7 +26,7 @@ def names(code: str, context: type) -> set[str]:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.stem)
-def test_a_student_gets_everything_but_solutions_and_outputs(source: Path) -> None:
+def test_a_student_gets_everything_but_solutions_and_outputs(source):
     whole, mine = read(source), for_student(read(source))
     nbformat.validate(mine)
     kept = [cell for cell in whole.cells if "solution" not in tags(cell)]
@@ -44,7 +42,7 @@ def test_a_student_gets_everything_but_solutions_and_outputs(source: Path) -> No
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.stem)
-def test_nothing_else_needs_a_solution(source: Path) -> None:
+def test_nothing_else_needs_a_solution(source):
     """Or the student's version would stop at a NameError."""
     code = [cell for cell in read(source).cells if cell.cell_type == "code"]
     solved = set().union(*(names(c.source, ast.Store) for c in code if "solution" in tags(c)))
@@ -55,7 +53,7 @@ def test_nothing_else_needs_a_solution(source: Path) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.stem)
-def test_an_instructor_gets_all_of_it_open_and_the_mistakes_to_expect(source: Path) -> None:
+def test_an_instructor_gets_all_of_it_open_and_the_mistakes_to_expect(source):
     whole = read(source)
     for_student(whole)
     mine = for_instructor(whole)

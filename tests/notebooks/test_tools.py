@@ -23,7 +23,7 @@ BROKEN = "# %% [markdown]\n# # It stops\n\n# %%\nprint(unknown)\n"
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory):
     """A folder with one notebook made and built, and one that stops, built twice."""
     folder = tmp_path_factory.mktemp("course")
     (folder / "00_demo.py").write_text(DEMO.replace("written by make notebooks", "as it stands"))
@@ -49,7 +49,7 @@ def show(k=3):
 """
 
 
-def test_a_slider_is_stored_as_what_it_showed_first(tmp_path: Path) -> None:
+def test_a_slider_is_stored_as_what_it_showed_first(tmp_path):
     picture = '<img class="f" alt="1 &lt; 2" src="data:image/png;base64,iVBORw0KGgo=">'
     cells = [new_code_cell(INTERACT), new_code_cell("import ipywidgets\nipywidgets.IntSlider()"),
              new_code_cell(f"ipywidgets.VBox([ipywidgets.HTML({picture!r})])")]
@@ -63,7 +63,7 @@ def test_a_slider_is_stored_as_what_it_showed_first(tmp_path: Path) -> None:
     assert drawn.metadata["image/png"]["alt"] == "1 < 2"
 
 
-def test_a_broken_notebook_does_not_keep_the_others_from_being_made(built: Path) -> None:
+def test_a_broken_notebook_does_not_keep_the_others_from_being_made(built):
     for run in json.loads((built / "runs.json").read_text()):
         assert run == [["00_demo", False, ""],
                        ["01_broken", False, "NameError: name 'unknown' is not defined"]]
@@ -71,7 +71,7 @@ def test_a_broken_notebook_does_not_keep_the_others_from_being_made(built: Path)
     assert {p.name for p in (built / "kept").iterdir()} == {"00_demo.ipynb"}
 
 
-def test_the_stored_notebook_holds_outputs_and_nothing_of_the_machine(built: Path) -> None:
+def test_the_stored_notebook_holds_outputs_and_nothing_of_the_machine(built):
     notebook = nbformat.read(built / "00_demo.ipynb", as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == [1, 2, 3, 4]
@@ -84,7 +84,7 @@ def test_the_stored_notebook_holds_outputs_and_nothing_of_the_machine(built: Pat
     assert not any("execution" in cell.metadata for cell in notebook.cells)
 
 
-def test_a_page_needs_no_network_and_shows_formulas(built: Path) -> None:
+def test_a_page_needs_no_network_and_shows_formulas(built):
     html = (built / "out" / "00_demo.html").read_text(encoding="utf-8")
     assert not re.findall(r"""(?:src|srcset)\s*=\s*["'](?!data:)|<link|<script|@import|url\(""",
                           html)
@@ -96,7 +96,7 @@ def test_a_page_needs_no_network_and_shows_formulas(built: Path) -> None:
     assert "copy of the course. In Colab" not in html, "the badges are for the notebook only"
 
 
-def test_formulas_are_drawn_or_stay_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formulas_are_drawn_or_stay_readable(monkeypatch):
     for tex in (r"\arg\max_j f_j(x)", r"\begin{align} a &= b \\ &= c \end{align}",
                 r"\Pr[y \ne c \mid x']", r"\lVert \delta \rVert_\infty"):
         drawn = pages.mathml(tex, display=True)
@@ -112,13 +112,13 @@ def test_formulas_are_drawn_or_stay_readable(monkeypatch: pytest.MonkeyPatch) ->
     ("# @title Choose\nx = 1\ny = 2", "none", "# @title Choose", ""),
     ("@interact(k=3)\ndef f(k):\n    g(k)", "slider", "@interact(k=3)", ""),
     ("# @title Solution\nx = 1\ny = 2", "solution", "", "x = 1\ny = 2")])
-def test_only_plumbing_is_folded(source: str, tag: str, first: str, rest: str) -> None:
+def test_only_plumbing_is_folded(source, tag, first, rest):
     fold = pages.folded(new_code_cell(source, metadata={"tags": [tag]})).metadata["fold"]
     assert (fold["first"], fold["rest"]) == (first, rest)
     assert fold["title"] == ("Solution" if tag == "solution" else "")
 
 
-def test_the_index_shows_every_notebook_and_the_results(built: Path) -> None:
+def test_the_index_shows_every_notebook_and_the_results(built):
     done = [pages.Summary("00_demo", "0 · Demo $x$", "What it **shows**", 95.0),
             pages.Summary("01_b", "01_b", "", failed="NameError: <x>")]
     html = pages.index(done, "| model | error |\n|---|---:|\n| [n](notebooks/01_b.ipynb) | 11.5 |")
@@ -128,7 +128,7 @@ def test_the_index_shows_every_notebook_and_the_results(built: Path) -> None:
     assert re.search(r"<td[^>]*>11.5</td>", html)
 
 
-def test_the_fingerprint_sees_every_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fingerprint_sees_every_input(tmp_path, monkeypatch):
     monkeypatch.setattr(execute, "ROOT", tmp_path)
     monkeypatch.setattr(execute, "__file__", str(tmp_path / "execute.py"))
     inputs = ("course_lib/a.py", "course_lib/datasets/embedded/x.gz",
@@ -146,7 +146,7 @@ def test_the_fingerprint_sees_every_input(tmp_path: Path, monkeypatch: pytest.Mo
     assert execute.fingerprint("source") == seen[-1]
 
 
-def test_ids_are_kept_and_new_ones_do_not_depend_on_the_machine() -> None:
+def test_ids_are_kept_and_new_ones_do_not_depend_on_the_machine():
     run = notebooks.jupytext.reads(DEMO, fmt="py:percent")
     first = notebooks.stored(run, DEMO, None)
     for cell, name in zip(first.cells, "abcdefgh", strict=False):
@@ -160,7 +160,7 @@ def test_ids_are_kept_and_new_ones_do_not_depend_on_the_machine() -> None:
     assert len(ids) == len(first.cells) + 1
 
 
-def test_the_address_stands_in_one_place() -> None:
+def test_the_address_stands_in_one_place():
     """Whatever else shows it is written by a command: the notebooks, and the marked lines of the
     README."""
     files = [*ROOT.iterdir(), *(p for folder in ("course_lib", "tools", "tests", "docs", ".github")
@@ -170,7 +170,7 @@ def test_the_address_stands_in_one_place() -> None:
         "README.md", "pyproject.toml"} and address() in p.read_text("utf-8", "ignore")] == []
 
 
-def test_only_the_marked_part_of_the_readme_is_replaced(tmp_path: Path) -> None:
+def test_only_the_marked_part_of_the_readme_is_replaced(tmp_path):
     text = "before\n<!-- results -->\nold \\1\n<!-- /results -->\nafter\n"
     assert replaced(text, "results", "| new \\1 |\n") == (
         "before\n<!-- results -->\n| new \\1 |\n<!-- /results -->\nafter\n")
@@ -180,8 +180,7 @@ def test_only_the_marked_part_of_the_readme_is_replaced(tmp_path: Path) -> None:
         sources(folder=tmp_path)
 
 
-def test_an_address_is_written_without_executing_anything(tmp_path: Path,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_is_written_without_executing_anything(tmp_path, monkeypatch):
     source, target = tmp_path / "00_demo.py", tmp_path / "00_demo.ipynb"
     source.write_text(addressed(DEMO, "00_demo"))
     run = notebooks.jupytext.reads(source.read_text(), fmt="py:percent")
@@ -200,12 +199,11 @@ def test_an_address_is_written_without_executing_anything(tmp_path: Path,
         cell.source for cell in after.cells]
 
 
-def test_a_message_whose_arrival_was_missed_is_found_within_a_second(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_whose_arrival_was_missed_is_found_within_a_second(monkeypatch):
     """pyzmq's wake-up is lost: a poll ends only with its own time, and finds the message then."""
-    waited: list[float | None] = []
+    waited = []
 
-    async def get_msg(self: object, timeout: float | None = None) -> dict[str, str]:
+    async def get_msg(self, timeout=None):
         waited.append(timeout)
         if len(waited) % 3:
             raise Empty

@@ -1,9 +1,7 @@
 """Reports are combined by class name, on the same images, attack and budget, or not at all."""
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -17,12 +15,13 @@ from course_lib.fairness import Errors, Report
 from course_lib.zoo import columns, combine, flagged
 from tests.helpers import report
 
+pytestmark = pytest.mark.usefixtures("closed")
 NAMES = ("cat", "dog", "frog", "bird")
 IMAGES = ({}, {}, {}, {"dog": 20}, {"dog": 20, "frog": 5})  # other counts than ten per class
 
 
 @st.composite
-def generated(draw: st.DrawFn) -> Report:
+def generated(draw):
     """Often, but not always, as another one: any order of classes, and errors of each its own."""
     classes = draw(st.permutations(NAMES))[: draw(st.sampled_from([4, 4, 4, 3]))]
     images = draw(st.sampled_from(IMAGES))
@@ -34,28 +33,22 @@ def generated(draw: st.DrawFn) -> Report:
                   draw(st.sampled_from([8 / 255, 8 / 255, 16 / 255])))
 
 
-def of(r: Report, kind: str = "rob") -> dict[str, float]:
+def of(r, kind="rob"):
     return dict(zip(r.classes, getattr(r, kind).by_class.tolist(), strict=True))
 
 
-def counts(r: Report) -> dict[str, int]:
+def counts(r):
     return dict(zip(r.classes, r.nat.counts, strict=True))
 
 
-def comparable(a: Report, b: Report, attack: bool = True, budget: bool = True) -> bool:
+def comparable(a, b, attack=True, budget=True):
     return (counts(a) == counts(b) and (not attack or a.attack == b.attack or
                                         "" in (a.attack, b.attack))
             and (not budget or a.eps == b.eps))
 
 
-@pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
-    yield
-    plt.close("all")
-
-
 @given(generated(), generated())
-def test_two_reports_are_combined_by_name_or_refused(a: Report, b: Report) -> None:
+def test_two_reports_are_combined_by_name_or_refused(a, b):
     for ignore, may in (("", comparable(a, b)), ("budget", comparable(a, b, budget=False)),
                         ("attack budget", comparable(a, b, False, False))):
         try:
@@ -68,13 +61,13 @@ def test_two_reports_are_combined_by_name_or_refused(a: Report, b: Report) -> No
                    for x, y in ((first, a), (second, b)) for kind in ("nat", "rob"))
 
 
-def heights(ax: Any) -> list[float]:
+def heights(ax):
     return [bar.get_height() / 100 for bar in ax.patches]
 
 
 @settings(max_examples=20)
 @given(generated(), generated(), st.sampled_from(["nat", "rob", "bnd"]))
-def test_no_picture_mixes_classes(a: Report, b: Report, kind: str) -> None:
+def test_no_picture_mixes_classes(a, b, kind):
     """Finding A1. Every bar, point and line is the error of the class whose name it has."""
     needs = kind != "nat"
     plt.close("all")
@@ -104,7 +97,7 @@ def test_no_picture_mixes_classes(a: Report, b: Report, kind: str) -> None:
 
 
 @given(st.lists(st.lists(generated(), max_size=4), max_size=4))
-def test_the_reports_of_seeds_are_on_the_same_images(seeds: list[list[Report]]) -> None:
+def test_the_reports_of_seeds_are_on_the_same_images(seeds):
     meant = [[m for m in mine if (m.attack, m.eps) == ("pgd20", 8 / 255)] for mine in seeds]
     found = columns(dict(enumerate(seeds)), "pgd20", 8 / 255)
     for column in found:
@@ -116,13 +109,13 @@ def test_the_reports_of_seeds_are_on_the_same_images(seeds: list[list[Report]]) 
     assert max(map(len, found), default=0) == len(found[0] if found else ()) == most
 
 
-def test_c_one_report_can_be_drawn() -> None:
+def test_c_one_report_can_be_drawn():
     r = report()
     assert sorted(heights(plots.class_bars(r))) == sorted(r.rob.by_class)
     assert len(r.plot().patches) == 6 and len(r.plot(kind=("nat", "bnd")).patches) == 6
 
 
-def test_a7_bytes_are_scaled_and_other_numbers_refused() -> None:
+def test_a7_bytes_are_scaled_and_other_numbers_refused():
     x = torch.arange(0, 240, 10, dtype=torch.uint8).reshape(2, 1, 3, 4)
     for draw in (lambda x: plots.images(x), lambda x: plots.image_rows({"a": x, "b": x[:1]}),
                  lambda x: plots.adversarial(x[0], x[1])):
@@ -133,7 +126,7 @@ def test_a7_bytes_are_scaled_and_other_numbers_refused() -> None:
                 draw(bad)
 
 
-def test_e10_the_flag_is_the_average_or_the_worst_class() -> None:
+def test_e10_the_flag_is_the_average_or_the_worst_class():
     """4 of 40 errors more are 10 points; 1 of 10 in the worst class is 10 points, too."""
     weak = report(rob=(4, 8, 7))
     for rob, says in (((4, 8, 8), False), ((6, 8, 9), True), ((4, 9, 7), True)):
@@ -143,7 +136,7 @@ def test_e10_the_flag_is_the_average_or_the_worst_class() -> None:
     assert {*warned} == {"cifar10/bat", "cifar10/pgd-at", "cifar10/trades-6"}  # as in the README
 
 
-def test_h12_warnings_stand_below_report_and_figure() -> None:
+def test_h12_warnings_stand_below_report_and_figure():
     r = replace(report(), warnings=("all logits are NaN",))
     for text in (repr(r), r._repr_html_(), plots.class_bars(r).get_xlabel()):
         assert "! all logits are NaN" in text

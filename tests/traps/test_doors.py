@@ -4,8 +4,6 @@ CourseError says what to give. Findings C and D, H19, H26, B3 and B4, and whatev
 import itertools
 import re
 import warnings
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,15 +12,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from course_lib import MODELS, RECIPES, Split, build, evaluate, load
+from course_lib import MODELS, RECIPES, Split, build, evaluate, halves, load
 from course_lib.__main__ import main
-from course_lib.data import halves
+from course_lib.data import batches
+from course_lib.datasets.cifar10 import crop_flip
 from course_lib.errors import CourseError, pick
 from course_lib.zoo import matching
-from tests.helpers import THREE, images, labels, split, tiny_dataset
+from tests.helpers import THREE, images, labels, seeded, split, tiny_dataset
 
 BYTES = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), np.uint8)  # [N, H, W, C]
 GREY, Y = BYTES[..., 0], np.arange(6) % 3
@@ -33,24 +31,24 @@ PICTURES = [Image.fromarray(a) for a in BYTES]
 class Pictures(torch.utils.data.Dataset[Any]):
     """A torch Dataset as torchvision's are: it has class names, and no IndexError at its end."""
 
-    def __init__(self, picture: Callable[[int], Any], n: int = 6) -> None:
+    def __init__(self, picture, n=6):
         self.picture, self.n, self.classes = picture, n, ["cat", "dog", "frog"]
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.n
 
-    def __getitem__(self, i: int) -> tuple[Any, int]:
+    def __getitem__(self, i):
         return self.picture(i % 6), i % 3
 
 
 class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Any:
+    def __iter__(self):
         yield from zip(GREY, Y, strict=True)
 
 
 # ---------------------------------------------------------------------------------- what they have
 
-OF: dict[str, tuple[tuple[Any, ...], Tensor]] = {
+OF = {  # what Split.of is given, and the images that it makes of it
     "bytes [N, H, W]": ((GREY, Y), GREYS), "bytes [N, H, W, C]": ((BYTES, Y), COLOURS),
     "bytes [N, C, H, W]": ((COLOURS, Y), COLOURS), "int64": ((GREY.astype(int), Y), GREYS),
     "uint16": ((GREY.astype("u2"), list(Y)), GREYS), "lists": ((GREY.tolist(), Y.tolist()), GREYS),
@@ -71,12 +69,11 @@ OF: dict[str, tuple[tuple[Any, ...], Tensor]] = {
     "a Subset": ((Subset(Pictures(BYTES.__getitem__), range(6)),), COLOURS),
     "a DataLoader": ((DataLoader(TensorDataset(GREYS, labels(6)), 4),), GREYS),
     "pairs": (([*zip(GREY, Y, strict=True)],), GREYS),
-    "a split": ((Split(GREYS, labels(6), THREE),), GREYS),
-}
+    "a split": ((Split(GREYS, labels(6), THREE),), GREYS)}
 
 
 @pytest.mark.parametrize("name", OF)
-def test_c_split_of_takes_what_people_have(name: str) -> None:
+def test_c_split_of_takes_what_people_have(name):
     given_, x = OF[name]
     found = Split.of(*given_)
     assert torch.equal(found.x, x) and found.x.dtype in (torch.uint8, torch.float32)
@@ -86,8 +83,7 @@ def test_c_split_of_takes_what_people_have(name: str) -> None:
     assert Split.of((found.x, found.y), classes=list("abc")).classes == ("a", "b", "c")
 
 
-def test_c_a_slow_one_has_a_progress_bar(monkeypatch: pytest.MonkeyPatch,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_c_a_slow_one_has_a_progress_bar(monkeypatch, capsys):
     now = itertools.count()
     for clock, shows in ((lambda: next(now), True), (lambda: 0, False)):  # each look costs a second
         monkeypatch.setattr("tqdm.std.time", clock)
@@ -95,15 +91,17 @@ def test_c_a_slow_one_has_a_progress_bar(monkeypatch: pytest.MonkeyPatch,
         assert ("reading" in (err := capsys.readouterr().err)) == shows == bool(err)
 
 
-def of(*words: Any, **names: Any) -> Callable[[], object]:
+def of(*words, **names):
     return lambda: Split.of(*words, **names)
 
 
-DOORS: dict[str, tuple[Callable[[], object], str]] = {
+DOORS = {  # a call, and what the error says
     "Split(numpy)": (lambda: Split(GREY, Y, THREE), r"ndarray.* call Split.of\(x, y\)"),
     "Split(numpy labels)": (lambda: Split(images(6), Y, THREE), "ndarray. Split.of"),
     "Split(no batch)": (lambda: Split(images(6)[:, 0, 0, 0], labels(6), THREE), r"\[N, C, H, W\]"),
     "half": (lambda: Split(images(6).half(), labels(6), THREE), "bytes or float32 .*float16"),
+    "Split(0 to 255)": (lambda: Split(255 * images(6), labels(6), THREE), "from 1.* to 25"),
+    "Split(float labels)": (lambda: Split(images(6), labels(6).float(), THREE), "int64"),
     "negative labels": (of(GREY, Y - 1), r"from 0, one for each image; .* \[-1, 0, 1"),
     "labels beyond": (of(GREY, Y, classes=["a", "b"]), "there are 2 classes"),
     "wild labels": (of(GREY, Y + 10**12), "np.unique"), "NaN": (of(GREY * np.nan, Y), "nan"),
@@ -128,28 +126,34 @@ DOORS: dict[str, tuple[Callable[[], object], str]] = {
     "limit above the size": (lambda: halves(split(20), 21, 0), "limit=21 is more than the 20"),
     "masked twice": (lambda: split().masked(1).masked(2), "hides at most one"),
     "masked of a word": (lambda: split().masked("1"), "no example '1'"),
+    "masked beyond": (lambda: split().masked(26), "no example 26 to hide; this split holds 26"),
+    "a batch of none": (lambda: next(batches(split(), 0)), "batch size is 0"),
+    "a table cropped": (lambda: crop_flip(images(4, (14,)), seeded(0)), r"the shape \(4, 14\)"),
+    "without(3)": (lambda: tiny_dataset().without([3]), "0 to 2"),
+    "without two of three": (lambda: tiny_dataset().without(["cat", "dog"]), "two must be left"),
     "without nothing": (lambda: tiny_dataset().without(None), "Unknown class None"),
     "without('Shrit')": (lambda: load("fashion-mnist").without("Shrit"), "Did you mean 'Shirt'"),
     "load(root=5)": (lambda: load("cifar10", root=5), "root is 5"),
+    "load(limit=0)": (lambda: load("cifar10", limit=0), "limit is 0"),
+    "load(limit=True)": (lambda: load("cifar10", limit=True), "limit is True"),
     "load(limit='9')": (lambda: load("cifar10", limit="9"), "limit is '9'"),
     "a seed too long": (lambda: load("adult", seed=2**63), "seed is 9223372036854775808"),
     "build(device=)": (lambda: build("lenet5", device="cuda"), r"takes classes, channels.*\.to\("),
     "build('LeNet-5')": (lambda: build("LeNet-5"), "Did you mean 'lenet5'"),
     "build(classes='10')": (lambda: build("lenet5", classes="10"), "classes of lenet5 is '10'"),
     "build(seed=None)": (lambda: build("lenet5", seed=None), "seed is None"),
-    "a long name": (lambda: build("x" * 10**6), "Unknown model 'x{50}"),
-}
+    "a long name": (lambda: build("x" * 10**6), "Unknown model 'x{50}")}
 
 
 @pytest.mark.parametrize("name", DOORS)
-def test_c_a_sentence_says_what_to_give(name: str) -> None:
+def test_c_a_sentence_says_what_to_give(name):
     call, say = DOORS[name]
     with pytest.raises(CourseError, match=say) as caught:
         call()
     assert len(str(caught.value)) < 600
 
 
-def test_c_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c_of_ones_own(monkeypatch):
     """A network's own words are its own business."""
     assert sum(p.numel() for p in build("resnet18", large=True, classes=2).parameters()) > 10**7
     monkeypatch.setitem(MODELS, "mine", lambda classes=2, dropout=0.5: torch.nn.Dropout(dropout))
@@ -158,7 +162,7 @@ def test_c_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         build("mine", classes=1)
 
 
-def test_c_a_loader_is_evaluated_and_a_class_left_out_by_name() -> None:
+def test_c_a_loader_is_evaluated_and_a_class_left_out_by_name():
     test = load("fashion-mnist").without("Shirt").test.per_class(2)
     model, loader = build("lenet5", classes=9), DataLoader(TensorDataset(test.x, test.y), 5)
     assert evaluate(model, loader, progress=False).nat == evaluate(model, test, progress=False).nat
@@ -170,7 +174,7 @@ def test_c_a_loader_is_evaluated_and_a_class_left_out_by_name() -> None:
 @pytest.mark.parametrize(("name", "first"), [
     ("pgd-at", "'exp1/pgd-at', 'exp4/pgd-at'"), ("EXP1/Natural", "'exp1/natural'"),
     ("exp1/naturel", "'exp1/natural'"), ("reweihgt-05", "'exp2/reweight-05'"), ("", None)])
-def test_d_the_suggestion_comes_first(name: str, first: str | None) -> None:
+def test_d_the_suggestion_comes_first(name, first):
     with pytest.raises(CourseError) as one:
         pick(RECIPES, name, "recipe")
     with pytest.raises(CourseError) as many:
@@ -186,7 +190,7 @@ def test_d_the_suggestion_comes_first(name: str, first: str | None) -> None:
 
 
 @given(st.integers(2, 30), st.data())
-def test_h19_what_is_hidden_stays_hidden(n: int, data: Any) -> None:
+def test_h19_what_is_hidden_stays_hidden(n, data):
     s, i = split(n, (1, 1, 1)), data.draw(st.integers(0, n - 1))
     less, gone = s.masked(i), s.x[i].item()
     wants = data.draw(st.lists(st.integers(0, n - 1), max_size=40))
@@ -210,9 +214,8 @@ def test_h19_what_is_hidden_stays_hidden(n: int, data: Any) -> None:
     ("train exp1/pgd-at", 1, r"--data FOLDER\), or ask for the 6,000 embedded ones: --limit 6000"),
     ("train cifar10/pgd-at", 1, "embedded: --limit 2000"), ("examine cifar10/pgd-at --jobs 1 "
      "--attack pgd10 --per-class 2", 1, "the 2,000 that are embedded")])
-def test_b3_b4_offline_advice_is_right_and_in_the_shells_words(
-        words: str, code: int, say: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str]) -> None:
+def test_b3_b4_offline_advice_is_right_and_in_the_shells_words(words, code, say, tmp_path,
+                                                               monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
     with warnings.catch_warnings():

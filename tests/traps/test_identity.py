@@ -5,29 +5,21 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
-from course_lib.attacks import PGD
+from course_lib import METHODS, PGD, RECIPES, CourseError, Method, Optim, evaluate, fit
 from course_lib.checkpoints import Store, sources
-from course_lib.errors import CourseError
-from course_lib.evaluation import evaluate
-from course_lib.experiments import RECIPES
 from course_lib.lab.publish import publish
 from course_lib.lab.sweep import finished, train
 from course_lib.machine import Accelerated
-from course_lib.methods import METHODS, Method, Step
 from course_lib.recipes import run
-from course_lib.training import Optim, Run, fit
 from course_lib.zoo import load_record
 from tests.frozen.make import identity
-from tests.helpers import Small, same_weights, split, with_tiny_recipes
+from tests.helpers import Small, same_weights, split
 
 TRAIN, VAL, OTHER_VAL = split(12), split(6, seed=1), split(6, seed=2)
 ATTACK = PGD(0.1, 0.1, 1)
@@ -38,10 +30,10 @@ class Weighted(Method):
 
     update_every = "epoch"
 
-    def __init__(self, weight: float = 1.0, attack: Any = ATTACK) -> None:
+    def __init__(self, weight=1.0, attack=ATTACK):
         vars(self).update(weight=weight, attack=attack)
 
-    def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: Any, at: Step) -> Tensor:
+    def loss(self, model, x, y, state, at):
         z = self.attack(model, x, y, generator=at.generator)
         return self.weight * F.cross_entropy(model(z), y)
 
@@ -49,28 +41,28 @@ class Weighted(Method):
 class Foreign:
     """An attack that is not ours."""
 
-    def __init__(self, step: float = 0.01) -> None:
+    def __init__(self, step=0.01):
         self.step = step
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, **_: Any) -> Tensor:
+    def __call__(self, model, x, y, **_):
         return (x + self.step).clamp(0, 1)
 
 
-def checks(val: Any = VAL, eps: float = 0.1) -> Callable[..., Any]:
-    def validate(model: nn.Module, at: Step) -> Any:
+def checks(val=VAL, eps=0.1):
+    def validate(model, at):
         return evaluate(model, val, PGD(eps, eps, 1), progress=False)
     return validate
 
 
-def network(change: Callable[[Any], Any] = lambda model: None, seed: int = 0) -> nn.Module:
-    model: Any = Small(seed=seed)
+def network(change=lambda model: None, seed=0):
+    model = Small(seed=seed)
     model.act, model.more = torch.tanh, torch.nn.utils.skip_init(nn.Conv2d, 4, 4, 3, bias=False)
     nn.init.zeros_(model.more.weight)
     change(model)
     return model
 
 
-def go(store: Any, epochs: int = 1, copied: bool = True, **words: Any) -> Run:
+def go(store, epochs=1, copied=True, **words):
     words = {"model": network(), "method": Weighted(), "data": TRAIN, "optim": Optim(batch=4),
              "seed": 0, "validate": checks(), "progress": False, **words}
     model = copy.deepcopy(words.pop("model")) if copied else words.pop("model")
@@ -80,7 +72,7 @@ def go(store: Any, epochs: int = 1, copied: bool = True, **words: Any) -> Run:
                    **words)
 
 
-def of(source: str, name: str = "Written", **names: Any) -> Any:
+def of(source, name="Written", **names):
     """A class or function as if it stood in a cell of a notebook."""
     space = {"__name__": "notebook", "F": F, "Method": Method, **names}
     exec(compile(source, "<cell>", "exec"), space)
@@ -97,7 +89,7 @@ class Written(Method):
 """
 WRITTEN = {"method": of(LOSS.format(1, 1, 1))()}
 # what is given at first, what is given then, and what the refusal names
-EDITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+EDITS = {
     "a2: a field of a plain class": ({}, {"method": Weighted(2.0)}, "method.weight is 2.0, was 1"),
     "a2: a field of its attack": ({}, {"method": Weighted(attack=PGD(0.1, 0.1, 2))},
                                   "method.attack.steps is 2, was 1"),
@@ -127,12 +119,11 @@ EDITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "h15: other validation": ({}, {"validate": lambda m, at: None}, "validate is '<lambda>'"),
     "the data": ({}, {"data": TRAIN.masked(3)}, "the training data changed"),
     "the seed": ({}, {"seed": 1}, "seed is 1, was 0"),
-    "the method": ({}, {"method": METHODS["natural"]()}, "method is 'Natural', was 'Weighted'"),
-}
+    "the method": ({}, {"method": METHODS["natural"]()}, "method is 'Natural', was 'Weighted'")}
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_resume_names_what_differs(edit: str, tmp_path: Path) -> None:
+def test_a_resume_names_what_differs(edit, tmp_path):
     """And fresh=True begins beside it; without it the same call then goes on there."""
     before, after, says = EDITS[edit]
     first = go(Store(tmp_path / "run"), **before)
@@ -144,21 +135,21 @@ def test_a_resume_names_what_differs(edit: str, tmp_path: Path) -> None:
     assert (tmp_path / "run-2" / "store.json").exists() and not (tmp_path / "run-3").exists()
     assert same_weights(fresh.model, go(None, **after).model)
     again = go(Store(tmp_path / "run"), **after)
-    assert Store(tmp_path / "run-2").latest()[0] == 3  # type: ignore[index]
+    assert Store(tmp_path / "run-2").latest()[0] == 3
     assert same_weights(again.model, fresh.model) and fresh.identity == again.identity
     assert same_weights(first.model, go(Store(tmp_path / "run"), **before).model)
 
 
-def test_a_stopped_cell_runs_again_with_the_model_that_it_left(tmp_path: Path) -> None:
+def test_a_stopped_cell_runs_again_with_the_model_that_it_left(tmp_path):
     model, wanted = network(), go(None, epochs=2)
 
-    def stop(net: nn.Module, at: Step) -> Any:
+    def stop(net, at):
         if at.epoch == 1 and not stopped:
             stopped.append(at)
             raise KeyboardInterrupt
         return checks()(net, at)
 
-    stopped: list[Step] = []
+    stopped = []
     with pytest.raises(KeyboardInterrupt):
         go(Store(tmp_path), epochs=2, model=model, copied=False, validate=stop)
     assert not same_weights(model, network())
@@ -170,7 +161,7 @@ def test_a_stopped_cell_runs_again_with_the_model_that_it_left(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["natural", "pgd_at"])
-def test_d_a_training_goes_on_for_more_epochs(name: str, tmp_path: Path) -> None:
+def test_d_a_training_goes_on_for_more_epochs(name, tmp_path):
     method = METHODS[name]()
     for epochs in (1, 3):
         done = go(Store(tmp_path), epochs, method=method)
@@ -185,19 +176,19 @@ def test_d_a_training_goes_on_for_more_epochs(name: str, tmp_path: Path) -> None
             go(Store(tmp_path / plans), 2, method=METHODS[plans]())
 
 
-def printed_identity() -> str:
+def printed_identity():
     written = of(LOSS.format(f"{{{str([*'abcdefghij'])[1:-1]}}}", 1, 1))  # a set has any order
     return f"{identity()} {sources([RECIPES['exp4/bat-code'].method, checks(), written])}"
 
 
-def test_the_identity_is_the_same_in_another_process() -> None:
+def test_the_identity_is_the_same_in_another_process():
     script = "from tests.traps.test_identity import *; print(printed_identity())"
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
                            check=True, env={**os.environ, "PYTHONHASHSEED": "1"}).stdout
     assert other.strip() == printed_identity() and len(other) > 1000
 
 
-def test_an_older_checkpoint_is_refused_in_plain_words(tmp_path: Path) -> None:
+def test_an_older_checkpoint_is_refused_in_plain_words(tmp_path):
     store = Store(tmp_path / "run")
     store.open({"format": 1, "method": "PGDAT()", "seed": 0}, {})
     store.save(1, {"model": {}})
@@ -210,10 +201,10 @@ def test_an_older_checkpoint_is_refused_in_plain_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["natural", "pgd_at", "bat"])
-def test_a5_validate_is_called_once_an_epoch_and_changes_nothing(name: str) -> None:
-    seen: list[tuple[int, int]] = []
+def test_a5_validate_is_called_once_an_epoch_and_changes_nothing(name):
+    seen = []
 
-    def meddling(model: nn.Module, at: Step) -> Any:
+    def meddling(model, at):
         seen.append((at.epoch, at.batch))
         model.eval()
         torch.rand(3, generator=at.generator)
@@ -227,7 +218,7 @@ def test_a5_validate_is_called_once_an_epoch_and_changes_nothing(name: str) -> N
     assert [h["loss"] for h in checked.history] == [h["loss"] for h in plain.history]
 
 
-def test_a9_a_second_class_of_a_name_is_refused_and_a_cell_may_run_again() -> None:
+def test_a9_a_second_class_of_a_name_is_refused_and_a_cell_may_run_again():
     before = dict(METHODS)
     cell = LOSS.format(1, 1, 1) + "    name = 'written'\n"
     try:
@@ -245,7 +236,7 @@ def test_a9_a_second_class_of_a_name_is_refused_and_a_cell_may_run_again() -> No
         METHODS.update(before)
 
 
-def returning(what: str, loss: str) -> Any:
+def returning(what, loss):
     return of(f"class Written(Method):\n    update_every = {what}\n    def loss(self, model, x, y, "
               f"*_):\n        losses = F.cross_entropy(model(x), y, reduction='none')\n        "
               f"return {loss}\n    def update(self, state, report, at):\n        pass\n")()
@@ -262,9 +253,8 @@ def returning(what: str, loss: str) -> Any:
     ({"method": returning("None", "None")}, "loss returned NoneType"),
     ({"method": returning("'epoch'", "losses.mean()")}, "Written.update returned None"),
     ({"method": returning("'epochs'", "losses.mean()")}, "update_every .* is 'epochs'"),
-    ({"method": returning("0", "losses.mean()")}, "update_every .* is 0"),
-])
-def test_c_a_door_that_says_what_to_give(words: dict[str, Any], says: str) -> None:
+    ({"method": returning("0", "losses.mean()")}, "update_every .* is 0")])
+def test_c_a_door_that_says_what_to_give(words, says):
     with pytest.raises(CourseError, match=says):
         go(**{"store": None, **words})
 
@@ -272,19 +262,12 @@ def test_c_a_door_that_says_what_to_give(words: dict[str, Any], says: str) -> No
 # -------------------------------------------------------------------------------- recipes and shell
 
 
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    with_tiny_recipes(monkeypatch)
-    return monkeypatch
-
-
-def test_a4_a_finished_recipe_says_its_code_changed(tmp_path: Path, tiny: pytest.MonkeyPatch
-                                                    ) -> None:
-    def put(k: int) -> None:
+def test_a4_a_finished_recipe_says_its_code_changed(tmp_path, tiny):
+    def put(k):
         tiny.setitem(RECIPES, "tiny/first", dataclasses.replace(
             RECIPES["tiny/first"], method=of(LOSS.format(1, 1, k))()))
 
-    def shell(**words: Any) -> Any:
+    def shell(**words):
         return train("tiny/first", 0, tmp_path, limit=None, epochs=None, **words)
 
     put(1)
@@ -300,8 +283,8 @@ def test_a4_a_finished_recipe_says_its_code_changed(tmp_path: Path, tiny: pytest
     assert shell()["made_from"]["identity"] == second["made_from"]["identity"]
 
 
-def test_h10_a_changed_hot_start_is_not_finished(tmp_path: Path, tiny: pytest.MonkeyPatch) -> None:
-    def first(seed: int) -> None:
+def test_h10_a_changed_hot_start_is_not_finished(tmp_path, tiny):
+    def first(seed):
         done, record = run("tiny/first", seed, tmp_path / "runs", progress=False)
         publish("tiny/first", 0, done.model, {**record, "seed": 0}, tmp_path)
 
@@ -320,8 +303,7 @@ def test_h10_a_changed_hot_start_is_not_finished(tmp_path: Path, tiny: pytest.Mo
 @pytest.mark.parametrize(("attack", "label"), [
     (PGD(steps=20), "pgd20"), (PGD(0.1, steps=20), "pgd20"), (PGD(steps=10), "pgd10"),
     (PGD(16 / 255, 4 / 255, 20), "pgd20, step 4/255")])
-def test_h25_a_record_names_the_attack_of_its_validation(
-        attack: PGD, label: str, tmp_path: Path, tiny: pytest.MonkeyPatch) -> None:
+def test_h25_a_record_names_the_attack_of_its_validation(attack, label, tmp_path, tiny):
     for transform in ("", "whole", "validated-on-training"):
         tiny.setitem(RECIPES, "tiny/first", dataclasses.replace(
             RECIPES["tiny/first"], validation=attack, transform=transform))

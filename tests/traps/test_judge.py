@@ -2,31 +2,23 @@
 
 import re
 import warnings
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import hypothesis.strategies as some
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
+from course_lib import PGD, RECIPES, AutoAttack, Report, build, load_model
 from course_lib import __main__ as shell
-from course_lib.attacks import PGD
-from course_lib.autoattack import AutoAttack
 from course_lib.data import Dataset, Split, load
 from course_lib.errors import CourseError, CourseWarning
 from course_lib.evaluation import evaluate, named
-from course_lib.experiments import RECIPES
-from course_lib.fairness import Report
 from course_lib.inference import predict
 from course_lib.lab import examine
-from course_lib.models import build
-from course_lib.zoo import load_model
 from tests.helpers import THREE, Linear, Small, images, labels, left_alone, split
 from tests.test_evaluation import CLEAN, TRUTH, Reader, written
 
@@ -34,37 +26,36 @@ X, Y = images(12), labels(12)
 
 
 @pytest.fixture(scope="module")
-def test() -> Split:
+def test():
     return load("fashion-mnist").test.take(slice(0, 200))
 
 
 class Around(nn.Module):
     """A model with something before or after it."""
 
-    def __init__(self, model: nn.Module, after: Callable[[Any], Any],
-                 before: Callable[[Tensor], Tensor] = lambda x: x) -> None:
+    def __init__(self, model, after, before=lambda x: x):
         super().__init__()
         self.model, self.before, self.after = model, before, after
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x):
         return self.after(self.model(self.before(x)))
 
 
-def quiet(*given: Any, **words: Any) -> Report:
+def quiet(*given, **words):
     """A report, its warnings unsaid."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CourseWarning)
         return evaluate(*given, progress=False, **words)
 
 
-def stored(name: str = "exp1/natural") -> nn.Module:
+def stored(name="exp1/natural"):
     return load_model(name)
 
 
 # --- doubtful figures: the warning in Python is the report's, and goes through JSON
 
 
-DOUBTFUL: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
+DOUBTFUL = {  # the model, the attack, and what the warning says
     "a6 reach below budget": (stored, PGD(64 / 255), "Weak attack: its 20 steps of 0.00784 reach "
                               "0.157 at most, and the budget is 0.251"),
     "no steps": (stored, PGD(steps=0), "Weak attack: its 0 steps"),
@@ -81,24 +72,22 @@ DOUBTFUL: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
                          "or with the other images in a batch"),
     "bfloat16": (lambda: build("preact_resnet_s", channels=1), PGD(steps=5, bf16=True), "bfloat16"),
     "a10 outside its ball": (stored, "claims 8/255", "claims eps = 0.03137 and changes inputs by "
-                             "up to 0.1"),
-}
+                             "up to 0.1")}
 
 
 class Shift:
     """Another library's attack, bound to a model; `eps` is what it claims."""
 
-    def __init__(self, by: float, **claims: Any) -> None:
+    def __init__(self, by, **claims):
         self.by = by
         self.__dict__ |= claims
 
-    def __call__(self, inputs: Tensor, labels: Tensor | None = None, *more: Any,
-                 **words: Any) -> Tensor:
+    def __call__(self, inputs, labels=None, *more, **words):
         return (inputs + self.by).clamp(0, 1)
 
 
 @pytest.mark.parametrize("what", DOUBTFUL)
-def test_a6_a10_h12_h18_a_doubtful_figure_says_so(what: str, test: Split) -> None:
+def test_a6_a10_h12_h18_a_doubtful_figure_says_so(what, test):
     make, attack, words = DOUBTFUL[what]
     attack = Shift(0.1, eps="8/255") if attack == "claims 8/255" else attack
     part = test.take(slice(0, 20)) if isinstance(attack, AutoAttack) else test
@@ -109,7 +98,7 @@ def test_a6_a10_h12_h18_a_doubtful_figure_says_so(what: str, test: Split) -> Non
     assert Report.from_json(report.to_json()) == report
 
 
-def test_robust_below_standard_says_so() -> None:
+def test_robust_below_standard_says_so():
     s = Split(written(CLEAN), TRUTH, THREE)
     with pytest.warns(CourseWarning, match="Robust error is below standard error"):
         evaluate(Reader(), s, lambda x, y: written(y.tolist()), count_clean=False, progress=False)
@@ -122,7 +111,7 @@ def test_robust_below_standard_says_so() -> None:
     ("exp1/natural", "cw20"), ("exp1/natural", AutoAttack(attacks=("apgd-ce",))),
     ("cifar10/natural", PGD(steps=5)), ("cifar10/bat", PGD(steps=5)),
     ("scores/cifar10-static", "pgd20-fine")])
-def test_stored_models_under_the_courses_attacks_raise_no_alarm(name: str, attack: Any) -> None:
+def test_stored_models_under_the_courses_attacks_raise_no_alarm(name, attack):
     part = (load("cifar10", limit=1000).test.per_class(10) if "cifar10" in name
             else examine.examined_images(name, 10))
     with warnings.catch_warnings():
@@ -131,7 +120,7 @@ def test_stored_models_under_the_courses_attacks_raise_no_alarm(name: str, attac
     assert not report.warnings and "warnings" not in report.to_json()
 
 
-def test_h18_at_keeps_its_reach(test: Split) -> None:
+def test_h18_at_keeps_its_reach(test):
     weak, strong = (quiet("exp1/pgd-at", test, attack).rob.mean
                     for attack in (PGD(64 / 255), PGD().at(64 / 255)))
     assert strong > weak + 0.05 and PGD().at("16/255") == PGD(16 / 255)
@@ -142,7 +131,7 @@ def test_h18_at_keeps_its_reach(test: Split) -> None:
 # --- A11: a stored model's own attack
 
 
-def test_a11_a_table_is_attacked_in_its_own_units(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a11_a_table_is_attacked_in_its_own_units(capsys):
     name = "scores/adult-robust"
     assert shell.main(["evaluate", name, "--per-class", "50"]) == 0
     assert "Attack: pgd20-adult 10 units" in capsys.readouterr().out
@@ -154,9 +143,8 @@ def test_a11_a_table_is_attacked_in_its_own_units(capsys: pytest.CaptureFixture[
     assert "Warning: A table was attacked in the units of images" in capsys.readouterr().err
 
 
-def test_a11_examine_takes_the_recipes_own_attacks(tmp_path: Path,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    planned: list[Any] = []
+def test_a11_examine_takes_the_recipes_own_attacks(tmp_path, monkeypatch):
+    planned = []
     monkeypatch.setattr(examine, "examine_all", lambda cases, *_, **__: planned.extend(cases))
     monkeypatch.setattr(examine.Case, "stored", lambda case: None)
     models = examine.load_model.__globals__["models_dir"]()
@@ -169,7 +157,7 @@ def test_a11_examine_takes_the_recipes_own_attacks(tmp_path: Path,
 # --- doors
 
 
-def test_c_whatever_people_give(test: Split) -> None:
+def test_c_whatever_people_give(test):
     model, want = stored(), quiet(stored(), test, PGD())
     data = Dataset("mine", test.classes, test, lambda: (test, test))
     for given_ in [(model, test, "pgd20"), (model, test, 8 / 255), (model, test, PGD),
@@ -191,14 +179,14 @@ def test_c_whatever_people_give(test: Split) -> None:
     (lambda x, y: ((x + 0.1).clamp(0, 1), 0.5), pytest.approx(0.1)),
     (lambda model, x, y, generator: (x + 0.1 * torch.rand(x.shape, generator=generator)).clamp(
         0, 1), pytest.approx(0.1, abs=1e-3))])
-def test_a10_anothers_attack_is_measured(attack: Any, eps: Any, test: Split) -> None:
+def test_a10_anothers_attack_is_measured(attack, eps, test):
     model = stored()
     with left_alone(model):
         assert evaluate(model, test, attack, progress=False).eps == eps
 
 
 @pytest.mark.parametrize("library", ["torchattacks", "foolbox"])
-def test_c_anothers_attack_goes_in_as_it_is(library: str, test: Split) -> None:
+def test_c_anothers_attack_goes_in_as_it_is(library, test):
     theirs = pytest.importorskip(library, reason=f"`make test` installs {library}")
     model = stored().train(library == "torchattacks")
     with left_alone(model):
@@ -215,10 +203,13 @@ def test_c_anothers_attack_goes_in_as_it_is(library: str, test: Split) -> None:
 
 BROKEN = Small()
 BROKEN.head.bias.data[0] = torch.nan
-REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+REFUSED = {  # a call, and what the error says
     "h12 NaN": (lambda: quiet(BROKEN, split()), "Small answers NaN to 26 of 26 images"),
     "a tuple": (lambda: quiet(Around(Small(), lambda f: (f, f)), split()), "gives a tuple"),
     "no gradient": (lambda: quiet(Around(Small(), lambda f: f.detach()), split()), "a gradient"),
+    "a class without images": (lambda: quiet(Small(), split().take([0, 3, 6])),
+                               "no image of dog, frog"),
+    "classes": (lambda: quiet(Small(4), split()), "4 classes apart, the data has 3 classes"),
     "no model": (lambda: quiet(len, split()), "give a torch.nn.Module or the name"),
     "no such model": (lambda: quiet("exp9/no", split()), "Unknown model"),
     "no such attack": (lambda: quiet(Small(), split(), "pgd30"), "Unknown attack 'pgd30'"),
@@ -234,12 +225,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "outside the box": (lambda: quiet(Small(), split(), lambda x, y: x - 1), r"in \[0, 1\]; given"),
     "above the box": (lambda: quiet(Small(), split(), lambda x, y: x + 1), r"in \[0, 1\]; given"),
     "no images": (lambda: quiet(Small(), split(), lambda x, y: None), "The attack gave NoneType"),
-    "fewer images": (lambda: quiet(Small(), split(), lambda x, y: x[:1]), "of shape"),
-}
+    "fewer images": (lambda: quiet(Small(), split(), lambda x, y: x[:1]), "of shape")}
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_c_h12_what_cannot_be_is_a_sentence(what: str) -> None:
+def test_c_h12_what_cannot_be_is_a_sentence(what):
     call, words = REFUSED[what]
     with pytest.raises(CourseError, match=words):
         call()
@@ -262,14 +252,13 @@ anything = some.sampled_from(ANY)
 mostly = {"model": Small(), "part": split(), "x": X, "y": Y, "attack": PGD(0.1, 0.05, 2)}
 
 
-def or_anything(usual: str) -> Any:
+def or_anything(usual):
     return some.one_of(some.just(mostly[usual]), anything)
 
 
 @settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(*map(or_anything, mostly))
-def test_any_call_gives_a_result_a_warning_or_a_sentence(
-        model: Any, part: Any, x: Any, y: Any, attack: Any) -> None:
+def test_any_call_gives_a_result_a_warning_or_a_sentence(model, part, x, y, attack):
     for call in (lambda: quiet(model, part, attack), lambda: predict(model, x, y),
                  lambda: mostly["attack"](model, x, y)):
         try:

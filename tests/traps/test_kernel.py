@@ -4,18 +4,14 @@ import functools
 import inspect
 import linecache
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from course_lib import native
-from course_lib.attacks import PGD
+from course_lib import PGD, native
 from course_lib.inference import frozen, predict
 from course_lib.machine import channels_last
 from course_lib.models import LeNet5, build
@@ -26,7 +22,7 @@ X, Y = torch.rand(6, 1, 32, 32, generator=seeded(0)), torch.arange(6)
 compiled = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here")
 
 
-def edited(tmp_path: Path) -> Any:
+def edited(tmp_path):
     """LeNet5.forward as in an edited models.py that was loaded again."""
     source = inspect.getsource(LeNet5.forward).replace("torch.tanh(self.fc1", "torch.relu(self.fc1")
     assert "relu" in source
@@ -37,15 +33,14 @@ def edited(tmp_path: Path) -> Any:
     return space["LeNet5"].forward
 
 
-def called(cls: type[nn.Module]) -> Callable[..., Tensor]:
+def called(cls):
     inner = cls.forward
     return lambda self, z: inner(self, z).flip(1)
 
 
 @compiled
 @pytest.mark.parametrize("what", ["edited", "replaced", "convolution", "linear", "call"])
-def test_h13_another_forward_is_pytorchs(what: str, tmp_path: Path,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h13_another_forward_is_pytorchs(what, tmp_path, monkeypatch):
     model = build("lenet5")
     assert serves(model, X), "the digest in native/guard.py is that of LeNet5.forward"
     old = PGD(steps=3)(model, X, Y)
@@ -63,24 +58,24 @@ def test_h13_another_forward_is_pytorchs(what: str, tmp_path: Path,
         assert torch.equal(z, PGD(steps=3)(model, X, Y))
 
 
-def together(*jobs: Callable[[], object]) -> None:
+def together(*jobs):
     with ThreadPoolExecutor(len(jobs)) as pool:
         for job in [pool.submit(job) for job in jobs]:
             job.result()
 
 
-def test_h28_the_last_thread_to_leave_restores_the_model() -> None:
+def test_h28_the_last_thread_to_leave_restores_the_model():
     """The first one leaves while the second still works: that must not wake dropout up."""
     model, inside, left = Small(dropout=0.5).train(), threading.Event(), threading.Event()
     model.head.bias.requires_grad_(False)
     before = belongings(model)
 
-    def first() -> None:
+    def first():
         with frozen(model), channels_last(model):
             assert inside.wait(10)
         left.set()
 
-    def second() -> None:
+    def second():
         with frozen(model), channels_last(model):
             inside.set()
             assert left.wait(10)
@@ -94,14 +89,14 @@ def test_h28_the_last_thread_to_leave_restores_the_model() -> None:
 
 
 @pytest.mark.parametrize("kind", ["small", "lenet5", "preact_resnet_s"])
-def test_h28_threads_that_share_a_model_get_right_answers(kind: str) -> None:
+def test_h28_threads_that_share_a_model_get_right_answers(kind):
     if kind == "small":
         model, x, y = Small(dropout=0.5).train(), images(6), labels(6)
     else:
         model, x, y = build(kind, channels=1).train(), X, Y
     want, walk = predict(model, x, y), PGD(0.1, steps=4)(model, x, y)
 
-    def job() -> None:
+    def job():
         for _ in range(6):
             assert torch.equal(predict(model, x, y), want)
             assert torch.allclose(PGD(0.1, steps=4)(model, x, y), walk, atol=1e-6)

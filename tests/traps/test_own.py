@@ -3,9 +3,7 @@ put them into the explorer. Findings B5, B6 and D of issue 19."""
 
 import re
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,13 +12,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import course_lib
-from course_lib import MODELS, RECIPES, benchmark, build, evaluate, load, plots
+from course_lib import MODELS, RECIPES, benchmark, build, evaluate, load, plots, save_model
 from course_lib.errors import CourseError, CourseWarning
 from course_lib.evaluation import NAMED
 from course_lib.explorer.sources import from_folder
 from course_lib.explorer.views import Choice, Explorer
 from course_lib.lab import doctor
-from course_lib.lab.publish import save_model
 from course_lib.tables import MISSED
 from course_lib.zoo import load_model, load_report, model_files
 from tests.helpers import Linear, QuickJudge, Small, same_weights
@@ -31,18 +28,16 @@ FASHION = FASHION_DATA.test
 FLAT = nn.Sequential(nn.Flatten(), nn.Linear(1024, 10))  # which `build` does not make
 
 
-SHAPES: dict[str, dict[str, st.SearchStrategy[int]]] = {
+SHAPES = {
     "lenet5": {"classes": st.integers(2, 5), "channels": st.integers(1, 3)},
     "small_cnn": {"classes": st.integers(2, 5), "size": st.sampled_from([8, 16])},
     "table_mlp": {"features": st.integers(1, 9), "width": st.integers(1, 9)},
-    "preact_resnet_s": {"classes": st.integers(2, 3)},
-}
+    "preact_resnet_s": {"classes": st.integers(2, 3)}}
 
 
 @settings(max_examples=20)
 @given(data=st.data())
-def test_b5_what_build_makes_comes_back_by_its_path_alone(
-        tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_b5_what_build_makes_comes_back_by_its_path_alone(tmp_path_factory, data):
     name = data.draw(st.sampled_from([*SHAPES]))
     shape = {word: data.draw(values) for word, values in SHAPES[name].items()}
     model = build(name, seed=data.draw(st.integers(0, 9)), **shape)
@@ -56,14 +51,14 @@ def test_b5_what_build_makes_comes_back_by_its_path_alone(
 class Tied(nn.Module):
     """Two names for one tensor, and a buffer of whole numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
         self.b.weight = self.a.weight
         self.register_buffer("n", torch.tensor([7]))
 
 
-def changed(model: nn.Module, **parts: Any) -> nn.Module:
+def changed(model, **parts):
     for name, part in parts.items():
         setattr(model, name, part)
     return model
@@ -74,8 +69,7 @@ def changed(model: nn.Module, **parts: Any) -> nn.Module:
     lambda: nn.Sequential(nn.Conv2d(1, 2, 3).to(memory_format=torch.channels_last)),
     lambda: changed(build("lenet5"), fc2=nn.Linear(84, 3)),  # no longer what build makes
     lambda: changed(build("table_mlp"), forward=lambda x: x)])
-def test_b5_a_network_of_ones_own_comes_back_into_another(make: Callable[[], nn.Module],
-                                                          tmp_path: Path) -> None:
+def test_b5_a_network_of_ones_own_comes_back_into_another(make, tmp_path):
     model, other = make(), make()
     for p in model.parameters():
         p.data.add_(1)
@@ -85,8 +79,7 @@ def test_b5_a_network_of_ones_own_comes_back_into_another(make: Callable[[], nn.
     assert load_model(tmp_path / "mine", model=other) is other and same_weights(other, model)
 
 
-def test_b5_a_saved_model_goes_through_every_door(tmp_path: Path,
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b5_a_saved_model_goes_through_every_door(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(MODELS, "mine", lambda width=4: Linear((1, 6, 6), width))
     save_model(build("mine", width=3), "runs/own")
@@ -105,8 +98,8 @@ def test_b5_a_saved_model_goes_through_every_door(tmp_path: Path,
     assert same_weights(load_model(Path("exp1/pgd-at")), build("lenet5"))
 
 
-BAD: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no network": (lambda p: save_model(3, p), "Give a torch.nn.Module"),  # type: ignore[arg-type]
+BAD = {  # a call with a free path, and what the error says
+    "no network": (lambda p: save_model(3, p), "Give a torch.nn.Module"),
     "no weights": (lambda p: save_model(nn.Flatten(), p), "no weights"),
     "lazy": (lambda p: save_model(nn.LazyLinear(3), p), "Nothing was saved"),
     "NaN": (lambda p: save_model(changed(nn.Linear(1, 1), bias=nn.Parameter(
@@ -123,19 +116,18 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
                         "do not fit LeNet5"),
     "a class to load": (lambda p: load_model(save_model(FLAT, p), model=Small), "give a network"),
     "another type": (lambda p: load_model(save_model(FLAT.double(), p), model=FLAT.float()),
-                     "differ in name, shape or type"),
-}
+                     "differ in name, shape or type")}
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_b5_what_cannot_be_saved_or_loaded_is_said(what: str, tmp_path: Path) -> None:
+def test_b5_what_cannot_be_saved_or_loaded_is_said(what, tmp_path):
     call, message = BAD[what]
     with pytest.raises(CourseError, match=message):
         call(tmp_path / "mine")
 
 
 @pytest.mark.parametrize("end", ["safetensors", "json"])
-def test_b5_damage_is_noticed(tmp_path: Path, end: str) -> None:
+def test_b5_damage_is_noticed(tmp_path, end):
     file = save_model(build("lenet5"), tmp_path / "m") / "m" / f"seed0.{end}"
     raw = file.read_bytes()
     for bad in (raw[:-1], raw[:-2] + b"x}", b"", None):
@@ -145,7 +137,7 @@ def test_b5_damage_is_noticed(tmp_path: Path, end: str) -> None:
             load_model(tmp_path / "m")
 
 
-def test_a_benchmark_shows_the_stored_reports_of_the_same_images() -> None:
+def test_a_benchmark_shows_the_stored_reports_of_the_same_images():
     """On all images only stored reports are shown; where there is none, there is no number."""
     table = benchmark(load_model("exp1/natural"), FASHION_DATA, progress=False)
     rows = table.set_index("model")
@@ -169,8 +161,7 @@ def test_a_benchmark_shows_the_stored_reports_of_the_same_images() -> None:
     assert len(own) == 1 and "Data: your own." in repr(own)
 
 
-def test_a_quick_benchmark_attacks_the_stored_ones_and_is_judged(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quick_benchmark_attacks_the_stored_ones_and_is_judged(monkeypatch):
     monkeypatch.setitem(NAMED, "autoattack", QuickJudge(attacks=("apgd-dlr",)))
     blind = Around(load_model("exp1/natural"), lambda f: 1e4 * f)  # rounds the gradient away
     with pytest.warns(CourseWarning, match="gradient"):
@@ -184,7 +175,7 @@ def test_a_quick_benchmark_attacks_the_stored_ones_and_is_judged(
     assert rows.loc["exp2/control", "cw20"] == pytest.approx(100 * expected.rob.mean)
 
 
-def test_d_a_network_in_hand_stands_beside_stored_ones_of_its_classes() -> None:
+def test_d_a_network_in_hand_stands_beside_stored_ones_of_its_classes():
     x = Explorer({"mine": build("lenet5"), "exp1/natural": load_model("exp1/pgd-at")})
     assert list(x.models)[:2] == ["mine", "exp1/natural"] and x.source("exp1/natural").name == ""
     assert all(s.classes == FASHION.classes for s in x.models.values()) and len(x.models) > 20
@@ -198,7 +189,7 @@ def test_d_a_network_in_hand_stands_beside_stored_ones_of_its_classes() -> None:
             Explorer(bad)
 
 
-def test_d_the_panel_attacks_it_at_once_and_offers_only_what_does_something() -> None:
+def test_d_the_panel_attacks_it_at_once_and_offers_only_what_does_something():
     with warnings.catch_warnings():  # ipywidgets' own, of comms without a kernel
         warnings.simplefilter("ignore", DeprecationWarning)
         panel = course_lib.explore({"mine": build("lenet5")})
@@ -214,15 +205,14 @@ def test_d_the_panel_attacks_it_at_once_and_offers_only_what_does_something() ->
         one.close()
 
 
-def test_d_tab_offers_public_names_only() -> None:
+def test_d_tab_offers_public_names_only():
     assert dir(plots) == sorted(plots.__all__) and "class_bars" in plots.__all__
     assert {"Any", "Bbox", "cast", "plt", "torch", "COLOURS", "_finish"}.isdisjoint(dir(plots))
     assert {*dir(course_lib)} - {*course_lib.__all__} == {"__doc__", "__version__"}
     assert {"save_model", "benchmark", "explore", "Store", "Method"} <= {*course_lib.__all__}
 
 
-def test_b6_the_doctor_imports_torchvision_as_a_user_would(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b6_the_doctor_imports_torchvision_as_a_user_would(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "torchvision.py").write_text(
         "raise RuntimeError('operator torchvision::nms does not exist')")

@@ -5,11 +5,6 @@ import errno
 import os
 import threading
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,9 +15,8 @@ from tests.faults.shims import ERRORS, RUN, FailingDisk, WatchedDisk, filled, ma
 
 
 @pytest.mark.parametrize("code", ERRORS, ids=os.strerror)
-def test_h5_a_failing_local_disk_still_feeds_the_mirror(tmp_path: Path, code: int) -> None:
+def test_h5_a_failing_local_disk_still_feeds_the_mirror(tmp_path, code):
     store = filled(tmp_path / "here", tmp_path / "there")
-    assert store.mirror
     store.folder.disk = FailingDisk(0, code, stays=True)
     with pytest.raises(SaveError, match=f"Step 3 is not saved in .*here: {os.strerror(code)}. Make "
                                         "space"):
@@ -39,12 +33,12 @@ def test_h5_a_failing_local_disk_still_feeds_the_mirror(tmp_path: Path, code: in
 class Full(WatchedDisk):
     """A disk that can be read, and takes nothing more."""
 
-    def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:
+    def before(self, number, name, args):
         if name == "open" and args[1] & os.O_CREAT:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_h6_with_nowhere_to_save_a_training_does_not_begin(tmp_path: Path) -> None:
+def test_h6_with_nowhere_to_save_a_training_does_not_begin(tmp_path):
     store = Store(tmp_path / "here", tmp_path / "there")
     store.folder.disk = Full()
     with pytest.raises(CourseError, match="Nothing of this training .*here .*No space.*Make space"):
@@ -54,38 +48,28 @@ def test_h6_with_nowhere_to_save_a_training_does_not_begin(tmp_path: Path) -> No
 class Hanging(WatchedDisk):
     """No call returns until it is let go."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.gate = threading.Event()
 
-    def before(self, number: int, name: str, args: tuple[Any, ...]) -> None:
+    def before(self, number, name, args):
         self.gate.wait(60)
 
 
-@contextmanager
-def warned(text: str) -> Iterator[None]:
-    """Once."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    assert [text in str(w.message) for w in caught] == [True]
-
-
-def test_h7_a_mirror_that_hangs_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-                                             ) -> None:
+def test_h7_a_mirror_that_hangs_is_a_warning(tmp_path, monkeypatch):
     """When training starts, too. When it answers again, it gets the newest checkpoint."""
     monkeypatch.setattr(Mirror, "patience", 0.1)
     filled(tmp_path / "here", tmp_path / "there")
     store = Store(tmp_path / "here", tmp_path / "there")
-    assert store.mirror
     store.mirror.disk = disk = Hanging()
-    with warned("there cannot be read (no answer in 0.1 s). Training goes on"):
+    with pytest.warns(UserWarning, match=r"there cannot be read \(no answer in 0.1 s\)") as one:
         store.open(*RUN)
     assert (store.latest() or (0,))[0] == 2  # the local one
     began = time.monotonic()
-    with warned("there fails (no answer in 0.1 s). Training goes on"):
+    with pytest.warns(UserWarning, match=r"there fails \(no answer in 0.1 s\). Train") as more:
         for step in range(3, 40):
             store.save(step, make_state(step))
+    assert len(one) == len(more) == 1
     assert time.monotonic() - began < 0.1 * 36 and store.status == "saved locally"
     disk.gate.set()
     time.sleep(0.2)
@@ -94,7 +78,7 @@ def test_h7_a_mirror_that_hangs_is_a_warning(tmp_path: Path, monkeypatch: pytest
     assert store.status == "saved locally, on Drive, verified" and newest(tmp_path / "there") == 39
 
 
-def test_h8_no_link_is_written_through(tmp_path: Path) -> None:
+def test_h8_no_link_is_written_through(tmp_path):
     """In folders that others may write to. Links that are locks: tests/traps/test_writer.py."""
     (mine := tmp_path / "mine").write_text("precious")
     store = Store(tmp_path / "here", tmp_path / "there")

@@ -14,60 +14,53 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from course_lib import METHODS, CourseError, Optim, Store, build, fit, load
 from course_lib.__main__ import main
-from course_lib.checkpoints import Store
-from course_lib.data import load
 from course_lib.datasets import cifar10
-from course_lib.errors import CourseError
-from course_lib.fairness import Report
 from course_lib.files import OLD, check_writable, download, sha256_of
 from course_lib.lab import sweep
 from course_lib.lab.publish import add_file, add_rows, publish
-from course_lib.methods import METHODS
-from course_lib.models import build
 from course_lib.native import build as kernels
 from course_lib.recipes import run
 from course_lib.tables import compare, list_models, results
-from course_lib.training import Optim, fit
 from course_lib.zoo import load_model, load_record, manifest, model_files
 from tests import helpers
 from tests.faults.shims import RUN, share
-from tests.helpers import report, same_weights, with_tiny_recipes
+from tests.helpers import report, same_weights
 
 NAME, OTHER = "a/b", "a/c"
 READS = 10_000
 
 
-def record(wrong: int = 0) -> dict[str, Any]:
+def record(wrong=0):
     return helpers.record(NAME, 0, report(nat=(wrong, 5, 3)))
 
 
-def network(seed: int) -> Any:
+def network(seed):
     return build("lenet5", seed=seed, classes=3)
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     for name in (NAME, OTHER):
         publish(name, 0, network(0), record(), tmp_path / "models")
     return tmp_path / "models"
 
 
-def amended(wrong: int) -> Report:
+def amended(wrong):
     return report(nat=(wrong, 1, 1), attack="cw20")
 
 
-def amend(root: Path, wrong: int) -> None:
+def amend(root, wrong):
     add_rows(NAME, 0, "reports", [amended(wrong).to_json()],
              manifest(root)[NAME]["0"]["weights"]["sha256"], root)
 
 
-def readable(root: Path) -> dict[str, Any]:
+def readable(root):
     """The record that all readers agree on; a warning or an error fails the test."""
     assert len(list_models(root=root)) == results(root=root)["recipe"].nunique() == 2
     assert len(compare(NAME, OTHER, root=root))
@@ -75,7 +68,7 @@ def readable(root: Path) -> dict[str, Any]:
     return load_record(NAME, root=root)
 
 
-def test_h3_a_seed_beyond_the_generators(tmp_path: Path) -> None:
+def test_h3_a_seed_beyond_the_generators(tmp_path):
     split = load("fashion-mnist", limit=500).val
     for call in (lambda: build("lenet5", seed=2**64), lambda: load("adult", seed=2**64),
                  lambda: run("exp1/natural", 2**64, tmp_path, limit=100),
@@ -90,9 +83,8 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("change", ["amend", "publish", "first"])
-def test_h4_a_kill_at_every_rename(root: Path, change: str, tmp_path: Path,
-                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    def work(place: Path) -> None:
+def test_h4_a_kill_at_every_rename(root, change, tmp_path, monkeypatch):
+    def work(place):
         if change == "amend":
             return amend(place, 7)
         return publish(NAME if change == "publish" else "a/d", 0, network(1), record(9), place)
@@ -101,7 +93,7 @@ def test_h4_a_kill_at_every_rename(root: Path, change: str, tmp_path: Path,
     while True:
         place, calls = shutil.copytree(root, tmp_path / str(at)), [at]
 
-        def kill(part: Any, path: Any, calls: list[int] = calls) -> None:
+        def kill(part, path, calls=calls):
             calls[0] -= 1
             if calls[0] < 0:
                 raise Killed
@@ -126,11 +118,11 @@ def test_h4_a_kill_at_every_rename(root: Path, change: str, tmp_path: Path,
     assert at == {"amend": 3, "publish": 5, "first": 3}[change]
 
 
-def test_h4_readers_during_amendments(root: Path) -> None:
+def test_h4_readers_during_amendments(root):
     """None is "damaged", and what a reader's manifest names belongs together."""
     done, reads, pairs, stored = threading.Event(), 0, set(), model_files(root)
 
-    def work() -> None:
+    def work():
         while not done.is_set():
             for k in range(3):
                 publish(NAME, 0, network(k), record(k), root)
@@ -152,8 +144,7 @@ def test_h4_readers_during_amendments(root: Path) -> None:
     assert len(pairs) == 3, "each record with its own weights"
 
 
-def test_h4_leftovers_are_swept_once_they_are_old(root: Path, monkeypatch: pytest.MonkeyPatch
-                                                  ) -> None:
+def test_h4_leftovers_are_swept_once_they_are_old(root, monkeypatch):
     amend(root, 1)
     left = [root / NAME / ".part-killed", *(root / ".recent").iterdir()]
     left[0].write_bytes(b"half")
@@ -166,23 +157,21 @@ def test_h4_leftovers_are_swept_once_they_are_old(root: Path, monkeypatch: pytes
     assert len(list((root / ".recent").iterdir())) == 2
 
 
-def test_h6_folders_are_checked_before_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-                                                  ) -> None:
+def test_h6_folders_are_checked_before_a_training(tmp_path, tiny):
     (tmp_path / "file").write_text("")
-    with_tiny_recipes(monkeypatch)
-    monkeypatch.setattr("course_lib.recipes.fit", lambda *_, **__: pytest.fail("it trains"))
+    tiny.setattr("course_lib.recipes.fit", lambda *_, **__: pytest.fail("it trains"))
     with pytest.raises(CourseError, match="Cannot write .*file.*choose a folder"):
         sweep.sweep(["tiny/first"], seeds=1, out=tmp_path / "runs", models=tmp_path / "file",
                     jobs=1, progress=False)
     usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    tiny.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(CourseError, match="0.0 MB free, and this needs 2.9 MB. Free some space"):
         run("tiny/first", 0, tmp_path / "runs")
     check_writable(tmp_path, 10_000)
     assert not list(tmp_path.rglob("ckpt-*"))
 
 
-def test_h8_no_link_is_written_through(root: Path, tmp_path: Path) -> None:
+def test_h8_no_link_is_written_through(root, tmp_path):
     mine, stored = tmp_path / "mine", root / NAME / "seed0.json"
     mine.write_bytes(stored.read_bytes())
     stored.unlink()
@@ -197,7 +186,7 @@ def test_h8_no_link_is_written_through(root: Path, tmp_path: Path) -> None:
     assert json.loads(mine.read_bytes()) == record()
 
 
-def test_h11_a_folder_may_be_on_another_disk(root: Path, tmp_path: Path) -> None:
+def test_h11_a_folder_may_be_on_another_disk(root, tmp_path):
     shutil.move(root / "a", tmp_path / "other disk")
     (root / "a").symlink_to(tmp_path / "other disk")
     amend(root, 3)
@@ -205,9 +194,9 @@ def test_h11_a_folder_may_be_on_another_disk(root: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
-def test_h14_a_disk_without_flock(root: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h14_a_disk_without_flock(root, code, monkeypatch):
     """Neither publishing nor a training needs one."""
-    def none(*_: Any) -> None:
+    def none(*_):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("fcntl.flock", none)
@@ -220,8 +209,7 @@ def test_h14_a_disk_without_flock(root: Path, code: int, monkeypatch: pytest.Mon
     assert len(caught) == 3 and readable(root)["reports"][-1] == amended(2).to_json()
 
 
-def test_h20_a_terminal_that_knows_ascii_only(root: Path,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h20_a_terminal_that_knows_ascii_only(root, monkeypatch):
     publish(OTHER, 1, None, record(), root)  # its mean is shown with a ±
     for words in (["results", "--models", str(root)], ["list"], ["train", "exp1/×"]):
         for name in ("stdout", "stderr"):  # as with LC_ALL=C and no UTF-8 mode
@@ -230,7 +218,7 @@ def test_h20_a_terminal_that_knows_ascii_only(root: Path,
 
 
 @pytest.mark.parametrize("file", ["../outside", "a/../../outside", "/tmp/outside", "link", "", 5])
-def test_h21_names_in_a_manifest_lead_nowhere(root: Path, file: Any, tmp_path: Path) -> None:
+def test_h21_names_in_a_manifest_lead_nowhere(root, file, tmp_path):
     raw = (root / NAME / "seed0.json").read_bytes()
     (tmp_path / "outside").write_bytes(raw)
     (root / "link").symlink_to(tmp_path / "outside")
@@ -245,21 +233,20 @@ def test_h21_names_in_a_manifest_lead_nowhere(root: Path, file: Any, tmp_path: P
     assert (tmp_path / "outside").read_bytes() == raw
 
 
-def test_h22_a_planted_library_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-                                             ) -> None:
-    def compile(command: list[str]) -> subprocess.CompletedProcess[str]:
+def test_h22_a_planted_library_is_not_loaded(tmp_path, monkeypatch):
+    def compile(command):
         if "-o" in command:
             Path(command[-1]).write_bytes(b"built")
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    loaded: list[bytes] = []
+    loaded = []
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path))
     monkeypatch.setattr(kernels, "_run", compile)
     monkeypatch.setattr(kernels, "_load", lambda path: loaded.append(path.read_bytes()))
     folder = tmp_path / "native"
     path = folder / f"lenet-{kernels.key('c++')}-{sha256_of(b'planted')[:16]}.so"
 
-    def attempt() -> bytes:
+    def attempt():
         for built in folder.glob(f"*{sha256_of(b'built')[:16]}.so"):
             built.unlink()
         kernels._found_or_compiled("c++")
@@ -282,12 +269,12 @@ def test_h22_a_planted_library_is_not_loaded(tmp_path: Path, monkeypatch: pytest
         assert attempt() == b"built"
 
 
-def test_h23_a_download_that_drips_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h23_a_download_that_drips_ends(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path))
     monkeypatch.setattr("course_lib.files.PATIENCE", 0.2)
     for before in (b"HTTP/1.0 200 OK\r\nX: ", b"HTTP/1.0 200 OK\r\n\r\n"):
         with socket.create_server(("127.0.0.1", 0)) as server:
-            def drip(server: socket.socket = server, before: bytes = before) -> None:
+            def drip(server=server, before=before):
                 line, _ = server.accept()
                 with contextlib.suppress(OSError), line:
                     line.sendall(before)
@@ -301,8 +288,7 @@ def test_h23_a_download_that_drips_ends(tmp_path: Path, monkeypatch: pytest.Monk
                 download(source, "0" * 64, tmp_path / "x")
 
 
-def test_h24_an_npz_is_measured_before_it_is_unpacked(tmp_path: Path,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h24_an_npz_is_measured_before_it_is_unpacked(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "cifar10.npz", x_test=np.zeros(10_000_000, np.uint8))
     monkeypatch.setattr(cifar10, "LARGEST", 1_000_000)
     monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("it was opened"))
