@@ -102,11 +102,8 @@ def per_image(model: nn.Module, split: Split, compute: Callable[[Tensor, Tensor]
     """compute(x, y) for every batch on the model's device, joined along the last dimension. `name`
     labels the progress bar; `tick` gets the number of images after each batch."""
     from course_lib.machine import enough_memory
-    if not len(split):
-        raise CourseError("The split is empty; take at least one image of each class.")
-    device = next(model.parameters(), torch.empty(0)).device
-    check_fit(model, split.images(slice(0, 1)).to(device), len(split.classes))
-    results = []
+
+    device, results = check_fit(model, split), []
     with tqdm(total=len(split), unit="image", desc=f"attack {name}".strip(),
               disable=not progress, delay=2) as bar, enough_memory():
         for x, y in batches(split, batch):

@@ -69,13 +69,18 @@ def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
     return logits
 
 
-def check_fit(model: nn.Module, x: Tensor, classes: int) -> None:
-    """A CourseError unless the model takes such images and has as many outputs as classes."""
+def check_fit(model: nn.Module, split: Any) -> torch.device:
+    """The model's device; a CourseError unless the model takes the images of the split, of which
+    there are some, and has as many outputs as classes."""
+    if not len(split):
+        raise CourseError("The split is empty; take at least one image of each class.")
+    device, classes = next(model.parameters(), torch.empty(0)).device, len(split.classes)
     with torch.no_grad(), frozen(model):
-        outputs = logits_of(model, check_images(x)).shape[1]
+        outputs = logits_of(model, check_images(split.images(slice(0, 1)).to(device))).shape[1]
     if outputs != classes:
         raise CourseError(f"{type(model).__name__} tells {outputs} classes apart, the data has "
                           f"{classes} classes. Build it with classes={classes}.")
+    return device
 
 
 def check_images(x: Tensor, y: Tensor | None = None, *, stored: bool = False) -> Tensor:

@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -40,11 +41,6 @@ class Averaging:
         if not (0 <= self.decay < 1 and 0 <= self.accept <= 1):
             raise CourseError(f"decay is {self.decay} (0 to below 1) and accept {self.accept}, the "
                               "least share of right images in each class (0 to 1).")
-
-    def join(self, average: dict[str, Tensor], now: dict[str, Tensor]) -> dict[str, Tensor]:
-        """avg <- a avg + (1 - a) theta; the first theta is copied, and so are counters."""
-        return {k: self.decay * average[k].to(v.device) + (1 - self.decay) * v
-                if average and v.is_floating_point() else v.clone() for k, v in now.items()}
 
 
 @dataclass(frozen=True)
@@ -160,12 +156,9 @@ class _Training:
              "history", "began", "average")
 
     def __post_init__(self) -> None:
-        if not len(self.train):
-            raise CourseError("The training split is empty; training needs one image at least.")
         if self.optim.averaging and self.optim.averaging.accept and not self.validate:
             raise CourseError("Averaging accepts epochs by validation data; pass validate= to fit.")
-        classes, self.device = len(self.train.classes), next(self.model.parameters()).device
-        check_fit(self.model, self.train.images(slice(0, 1)).to(self.device), classes)
+        self.device = check_fit(self.model, self.train)
         self.group, self.optimiser = processes, self.optim.make(self.model)
         self.batches = math.ceil(len(self.train.y) / self.optim.batch)
         every = self.method.update_every
@@ -173,7 +166,7 @@ class _Training:
         if every is not None:
             integer(self.every, 'update_every (None, "epoch" or a number of batches)', 1)
         self.epoch, self.batch, self.loss_sum, self.seconds = 0, 0, 0.0, 0.0
-        self.memory = self.method.init_state(classes)
+        self.memory = self.method.init_state(len(self.train.classes))
         self.stats: dict[str, Tensor] = {}  # sums since the last update
         self.updated = False  # has the method been updated since the last batch?
         self.average: dict[str, Tensor] = {}  # of the model's state, with Optim.averaging
@@ -259,7 +252,11 @@ class _Training:
         if averaging and self.epoch >= averaging.first:
             report = self.report(self.at()) if averaging.accept else None
             if report is None or report.rob.worst <= 1 - averaging.accept:
-                average = averaging.join(average, self.model.state_dict())
+                # avg <- a avg + (1 - a) theta; the first theta is copied, and so are counters
+                a, theta = averaging.decay, self.model.state_dict()
+                average = {k: a * average[k].to(v.device) + (1 - a) * v
+                           if average and v.is_floating_point() else v.clone()
+                           for k, v in theta.items()}
         if self.validate and not self.reports:  # the method asked for none
             self.report(self.at())
         row = {"epoch": self.epoch + 1, "loss": self.loss_sum / self.batches,
@@ -283,26 +280,9 @@ class _Training:
         vars(self).update({name: state[name] for name in self.saved})
 
 
-class Alone:
-    """The one process of a training. lab/torchrun.py has several, and describes each method."""
-
-    size, first, suffix = 1, True, ""
-
-    def identity(self) -> dict[str, Any]:
-        return {}
-
-    def share(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, float]:
-        return x, y, 1.0
-
-    def exchange(self, model: nn.Module, before: list[Tensor], loss: float,
-                 stats: dict[str, Tensor], share: float) -> tuple[float, dict[str, Tensor]]:
-        return loss, stats
-
-    def any(self, flag: bool) -> bool:
-        return flag
-
-    def from_first(self, thing: Any) -> Any:
-        return thing
-
-
-processes = Alone()  # those that train together here; lab/torchrun.py puts its group in this place
+# The processes that train together: this one alone. lab/torchrun.py puts its Group in this place.
+ALONE: Any = SimpleNamespace(
+    size=1, first=True, suffix="", identity=dict, any=bool, from_first=lambda thing: thing,
+    share=lambda x, y: (x, y, 1.0),
+    exchange=lambda model, before, loss, stats, share: (loss, stats))
+processes = ALONE
