@@ -21,19 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.errors import CourseError, integer, pick
-from course_lib.inference import check_images, frozen, logits_of, unseen
+from course_lib.inference import check_images, frozen, logits_of
 
 Number = float | Tensor
-
-
-def cross_entropy(logits: Tensor, y: Tensor, clean: Tensor) -> Tensor:
-    """L = -log p_y(z)"""
-    return F.cross_entropy(logits, y, reduction="none")
-
-
-def kl_to_clean(logits: Tensor, y: Tensor, clean: Tensor) -> Tensor:
-    """L = KL(p(x) || p(z)), TRADES' inner objective; `clean` is log p(x), held fixed."""
-    return F.kl_div(F.log_softmax(logits, 1), clean, reduction="none", log_target=True).sum(1)
 
 
 def margin(logits: Tensor, y: Tensor, clean: Tensor) -> Tensor:
@@ -42,7 +32,12 @@ def margin(logits: Tensor, y: Tensor, clean: Tensor) -> Tensor:
 
 
 OBJECTIVES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "ce": cross_entropy, "kl": kl_to_clean, "margin": margin}
+    # L = -log p_y(z)
+    "ce": lambda logits, y, clean: F.cross_entropy(logits, y, reduction="none"),
+    # L = KL(p(x) || p(z)), TRADES' inner objective; `clean` is log p(x), held fixed
+    "kl": lambda logits, y, clean: F.kl_div(
+        F.log_softmax(logits, 1), clean, reduction="none", log_target=True).sum(1),
+    "margin": margin}
 # z_0 before it is projected: x + Unif(-eps, eps), x + 0.001 N(0, I) as in TRADES and BAT, or x
 STARTS: dict[str, Callable[[Tensor, Tensor, torch.Generator], Tensor]] = {
     "uniform": lambda x, eps, g: _draw(torch.rand, x.shape, g, x).mul_(2).sub_(1).mul_(eps).add_(x),
@@ -167,7 +162,7 @@ class WalkSetup:
     @classmethod
     def of(cls, attack: PGD, model: nn.Module, x: Tensor, y: Tensor, eps: Number | None = None,
            step_size: Number | None = None, generator: torch.Generator | None = None) -> Self:
-        from course_lib.machine import Accelerated
+        from course_lib.machine import Accelerated, unseen
 
         model = Accelerated(model) if attack.bf16 else model
         x, scale = check_images(x, () if y is None else y), attack.scale_for(x)
@@ -243,6 +238,8 @@ def project(z: Tensor, x: Tensor, eps: Tensor) -> Tensor:
 
 def _budget(value: Number, x: Tensor, name: str, scale: Tensor | None) -> Tensor:
     """One number, or one per example of x, as [B, 1, 1, 1]; with a scale as [B, F]."""
+    from course_lib.machine import unseen
+
     try:
         value = float(Fraction(value)) if isinstance(value, str) else value
         v = torch.as_tensor(value, dtype=x.dtype).detach().reshape(-1)

@@ -3,30 +3,12 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.errors import CourseError
-
-_seen: ContextVar[bool] = ContextVar("course_lib.inference.seen", default=False)
-
-
-@contextmanager
-def seen_before(seen: bool) -> Iterator[None]:
-    """With `seen`, values on a GPU are not checked: each look at them makes the host wait."""
-    token = _seen.set(seen)
-    try:
-        yield
-    finally:
-        _seen.reset(token)
-
-
-def unseen(t: Tensor) -> bool:
-    """Whether the values of `t` are still to be checked."""
-    return t.numel() > 0 and not (_seen.get() and t.device.type != "cpu")
 
 
 def predict(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
@@ -53,6 +35,8 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
 
 def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
     """f(x), or a CourseError where images or labels do not fit the model."""
+    from course_lib.machine import unseen
+
     kind = type(model).__name__
     try:
         logits = model(x)
@@ -86,6 +70,8 @@ def check_fit(model: nn.Module, split: Any) -> torch.device:
 def check_images(x: Tensor, y: Tensor | None = None, *, stored: bool = False) -> Tensor:
     """x, detached; a CourseError unless x holds images in [0, 1] and y one label per image. Images
     that are `stored` may be bytes, too."""
+    from course_lib.machine import unseen
+
     kinds = (torch.uint8, torch.float32, torch.float64)
     fits = isinstance(x, Tensor) and not x.is_meta and x.ndim > 1 and (
         x.dtype in kinds if stored else x.is_floating_point() and x.element_size() > 1)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from course_lib.data import AUGMENTATIONS, Dataset, Split, batches
 from course_lib.errors import CourseError, integer, pick, resolve
 from course_lib.fairness import Report
-from course_lib.inference import check_fit, seen_before
+from course_lib.inference import check_fit
 from course_lib.methods import Method, Step
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -217,6 +217,8 @@ class _Training:
     def gradients(self, x: Tensor, y: Tensor, share: float) -> tuple[float, dict[str, Tensor]]:
         """The loss and its statistics; the gradients are in the parameters. After a failure the
         model's running averages are as before."""
+        from course_lib.machine import seen_before
+
         before = [b.clone() for b in self.model.buffers()]
         try:
             with seen_before(self.batch > 0):
