@@ -15,7 +15,7 @@ One line registers a network of your own, and one a data set, a function of (roo
     torch.Size([16, 2])
 """
 
-import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the table below once more, for editors and type checkers
@@ -47,18 +47,16 @@ FACE = {name: f"{room}:{name}" for room, names in {  # public name: where it com
     "methods": "METHODS Method", "models": "MODELS build",
     "tables": "compare list_models results score_results", "tables.benchmark": "benchmark",
     "training": "Optim fit", "zoo": "load_model load_report",
-}.items() for name in names.split()} | {"lesson": "lessons.lesson", "plots": "plots"}
+}.items() for name in names.split()} | {"lesson": "lessons.lesson:", "plots": "plots:"}
 __all__ = list(FACE)
 
 
 def __getattr__(name: str) -> Any:
     if name not in FACE:
         raise AttributeError(f"course_lib has no {name!r}. It has: {', '.join(FACE)}.")
-    room, _, attribute = FACE[name].partition(":")
-    module = importlib.import_module(f"course_lib.{room}")
-    thing = getattr(module, attribute) if attribute else module
-    return thing if isinstance(thing, dict) else importlib.import_module(
-        "course_lib.judge.kinds").door(thing)
+    thing, door = map(pkgutil.resolve_name, (f"course_lib.{FACE[name]}",
+                                             "course_lib.judge.kinds:door"))
+    return thing if isinstance(thing, dict) else door(thing)
 
 
 def __dir__() -> list[str]:

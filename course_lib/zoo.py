@@ -15,10 +15,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import safetensors.torch
 from torch import nn
 
-from course_lib.errors import CourseError, instead, pick, several
+from course_lib.errors import CourseError, instead, pick, resolve, several
 from course_lib.fairness import Errors, Report
 from course_lib.models import build
 
@@ -165,7 +164,7 @@ def load_model(name: str | os.PathLike[str], *, seed: int = 0, root: Root = None
     except (KeyError, TypeError, AttributeError):
         raise CourseError(f"{name}: its record names no network that `build` makes. Give yours, "
                           "load_model(..., model=my_network), or restore the record.") from None
-    load_weights(model, folder.read(files["weights"]), name)
+    resolve("course_lib.checkpoints:load_weights")(model, folder.read(files["weights"]), name)
     return model.eval()
 
 
@@ -180,24 +179,6 @@ def _saved(name: Any) -> tuple[str, Path | None, str]:
         raise CourseError(f"{name} is a folder with {len(names)} models. Give the folder that "
                           "save_model wrote, or load_model(one of them, root=folder).")
     return names[0], Path(name), "Save it again with save_model."
-
-
-def load_weights(model: nn.Module, raw: bytes, name: str) -> None:
-    """Put safetensors bytes into a model whose tensors have these names, shapes and types."""
-    try:
-        tensors = safetensors.torch.load(raw)
-    except Exception as e:  # the parser's errors have no common family
-        raise CourseError(f"{name}: the weights cannot be read ({type(e).__name__}: "
-                          f"{str(e)[:100]}). Restore the file or make it again.") from None
-    given, expected = ({k: (v.shape, v.dtype) for k, v in state.items()}
-                       for state in (tensors, model.state_dict()))
-    odd = [k for k in sorted(given | expected) if given.get(k) != expected.get(k)
-           or not tensors[k].isfinite().all()]
-    if odd:
-        raise CourseError(f"{name}: the weights do not fit {type(model).__name__}: "
-                          f"{', '.join(odd[:5])} differ in name, shape or type, or hold NaN or "
-                          "infinity. Restore the file or make it again.")
-    model.load_state_dict(tensors)
 
 
 def combine(reports: Iterable[Report], ignore: str = "") -> list[Report]:
