@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.data import AUGMENTATIONS, Dataset, Split, batches
-from course_lib.errors import CourseError, integer, pick, resolve
+from course_lib.errors import CourseError, integer, resolve
 from course_lib.fairness import Report
 from course_lib.inference import check_fit
 from course_lib.methods import Method, Step
@@ -31,16 +31,14 @@ class Averaging:
     trained weights in the end. With `accept`, an epoch counts only if each class is right under
     attack at least so often on validation data (FAWA, Wei et al., CVPR 2023)."""
 
+    limits = "0 <= decay < 1", "0 <= first < inf", "0 <= accept <= 1"
+
     decay: float = 0.85
     first: int = 0
     accept: float = 0.0
 
     def __post_init__(self) -> None:
-        resolve("course_lib.judge.kinds:check_kinds")(vars(self), Averaging)
-        integer(self.first, "first", 0)
-        if not (0 <= self.decay < 1 and 0 <= self.accept <= 1):
-            raise CourseError(f"decay is {self.decay} (0 to below 1) and accept {self.accept}, the "
-                              "least share of right images in each class (0 to 1).")
+        resolve("course_lib.judge.kinds:check_fields")(self)
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,9 @@ class Optim:
     """The optimiser as data. `drops` holds (epoch, factor): from that epoch on the rate is
     lr * factor. With `cosine` it falls to zero along a cosine, over so many epochs. `augment` is a
     name in AUGMENTATIONS. With `averaging` an average of the weights is the trained model."""
+
+    limits = (("name", OPTIMISERS), ("augment", AUGMENTATIONS), "0 < lr < inf", "1 <= batch < inf",
+              "0 <= momentum < 1", "0 <= weight_decay < 1", "0 <= cosine < inf")
 
     name: str = "adam"
     lr: float = 1e-3
@@ -61,17 +62,10 @@ class Optim:
     averaging: Averaging | None = None
 
     def __post_init__(self) -> None:
-        resolve("course_lib.judge.kinds:check_kinds")(vars(self), Optim)
-        pick(OPTIMISERS, self.name, "optimiser")
-        pick(AUGMENTATIONS, self.augment, "augmentation")
-        integer(self.batch, "batch size", 1)
-        integer(self.cosine, "cosine, a number of epochs,", 0)
+        resolve("course_lib.judge.kinds:check_fields")(self)
         if self.nesterov and not (self.name == "sgd" and self.momentum):
             raise CourseError(f"Nesterov needs sgd with a momentum, not {self.name} with "
                               f"{self.momentum}.")
-        if not (0 < self.lr < math.inf and 0 <= self.momentum < 1 and 0 <= self.weight_decay < 1):
-            raise CourseError(f"lr is {self.lr} (above 0, such as 1e-3), momentum {self.momentum} "
-                              f"and weight_decay {self.weight_decay} (from 0 to below 1).")
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimiser of these settings, for the parameters of `model`."""
@@ -118,12 +112,7 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
     from course_lib.checkpoints import Saver
     from course_lib.machine import enough_memory
 
-    for given, part, example in (
-            (model, "parameters", 'build("lenet5")'), (method, "loss", 'METHODS["pgd_at"]()'),
-            (optim, "make", 'Optim("adam", lr=1e-3)'), (store, "save", 'Store("runs/mine")')):
-        known = hasattr(given, part) or (given is None and part == "save")
-        if isinstance(given, type) or not known:
-            raise CourseError(f"fit was given {given!r} in place of something like {example}.")
+    resolve("course_lib.judge.kinds:check_training")(model, method, optim, store)
     t = _Training(model, method, data.train if isinstance(data, Dataset) else data,
                   integer(epochs, "epochs", 0), optim, integer(seed, "seed", 0), validate)
     with Saver(t, store, save_every, progress, fresh) as saver, enough_memory():
@@ -223,14 +212,8 @@ class _Training:
         try:
             with seen_before(self.batch > 0):
                 out = self.method.loss(self.model, x, y, self.memory, self.at(self.group.suffix))
-                loss, stats = out if isinstance(out, tuple) and len(out) == 2 else (out, {})
-                if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
-                    given = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-                    raise CourseError(f"{type(self.method).__name__}.loss returned {given}. Return "
-                                      "losses.mean(), or one such number and a dict of statistics.")
-                if not math.isfinite(value := loss.item()):  # for this the host waits, once
-                    raise CourseError(f"The loss became {value} in epoch {self.epoch + 1}, "
-                                      f"batch {self.batch + 1}. Try a smaller learning rate.")
+                loss, value, stats = resolve("course_lib.judge.kinds:check_loss")(
+                    self.method, out, self.epoch, self.batch)  # for its value the host waits, once
                 self.optimiser.zero_grad(set_to_none=True)
                 loss.backward()
             return self.group.exchange(self.model, before, value, stats, share)

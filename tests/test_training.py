@@ -348,14 +348,15 @@ def test_bad_input(words, say):
 @pytest.mark.parametrize(("words", "say"), [
     ({"name": "lion"}, "adam, adamw, sgd"), ({"augment": "crop"}, "'crop'"),
     ({"nesterov": True}, "Nesterov needs sgd with a momentum, not adam"),
-    ({"cosine": -1}, "cosine, a number of epochs, is -1"), ({"batch": 0}, "batch size is 0"),
-    ({"lr": 0}, "lr is"), ({"lr": math.nan}, "lr is"), ({"momentum": 1}, "momentum 1"),
-    ({"weight_decay": -1}, "weight_decay -1")])
+    ({"cosine": -1}, "cosine is -1"), ({"batch": 0}, "batch is 0"),
+    ({"lr": 0}, "lr is 0; Optim takes 0 < lr < inf"), ({"lr": math.nan}, "lr is"),
+    ({"lr": math.inf}, "lr is"), ({"momentum": 1}, "momentum is 1; .*momentum < 1"),
+    ({"weight_decay": -1}, "weight_decay is -1")])
 def test_an_optimiser_that_makes_no_sense(words, say):
     with pytest.raises(CourseError, match=say):
         Optim(**words)
     for bad in ((1.0,), (0.5, -1), (0.5, 0, 2.0)):
-        with pytest.raises(CourseError, match="decay is|first is"):
+        with pytest.raises(CourseError, match="decay is|first is|accept is"):
             Averaging(*bad)
 
 

@@ -2,15 +2,20 @@
 
 import functools
 import inspect
+import math
+import operator
 from collections.abc import Mapping
 from itertools import repeat
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from course_lib.errors import UNFIT, CourseError
+from torch import Tensor
+
+from course_lib.errors import UNFIT, CourseError, pick
 
 FREE = ("patterns", "attack")  # several; what acts like one will do
+BELOW = {"<": operator.lt, "<=": operator.le}
 hints = functools.cache(get_type_hints)  # every recipe asks for the same four classes'
 
 
@@ -47,6 +52,49 @@ def check_kinds(given: Mapping[str, Any], thing: Any) -> None:
         if name in given and name not in FREE and not fits(given[name], kind):
             raise CourseError(f"{name} is {given[name]!r:.100}; {thing.__qualname__} takes "
                               f"{inspect.formatannotation(kind)} here.")
+
+
+def check_fields(thing: Any) -> None:
+    """An error for the first field that is not of its kind or beyond the `limits` of its class: a
+    pair of a field and the names to choose from, or a text such as "0 <= mix <= 1"."""
+    check_kinds(vars(thing), kind := type(thing))
+    for limit in kind.limits:
+        word = limit.split()[2] if isinstance(limit, str) else limit[0]
+        given = getattr(thing, word)
+        for value in given if isinstance(given, tuple) else (given,):
+            if not isinstance(limit, str):
+                pick(dict.fromkeys(limit[1]), value, f"{word} of {kind.__name__}")
+            elif value is not None and not within(value, limit):
+                raise CourseError(f"{word} is {given}; {kind.__name__} takes {limit}.")
+
+
+def within(value: float, limit: str) -> bool:
+    """Does a number keep a limit such as "0 <= mix < 1"?"""
+    low, first, _, second, high = limit.split()
+    return BELOW[first](float(low), value) and BELOW[second](value, float(high))
+
+
+def check_training(model: Any, method: Any, optim: Any, store: Any) -> None:
+    """An error for the first part of a training that is something else, with an example of it."""
+    for given, part, example in (
+            (model, "parameters", 'build("lenet5")'), (method, "loss", 'METHODS["pgd_at"]()'),
+            (optim, "make", 'Optim("adam", lr=1e-3)'), (store, "save", 'Store("runs/mine")')):
+        known = hasattr(given, part) or (given is None and part == "save")
+        if isinstance(given, type) or not known:
+            raise CourseError(f"fit was given {given!r} in place of something like {example}.")
+
+
+def check_loss(method: Any, out: Any, epoch: int, batch: int) -> tuple[Tensor, float, Any]:
+    """The loss that a method returned, its value, and its statistics; an error if it is none."""
+    loss, stats = out if isinstance(out, tuple) and len(out) == 2 else (out, {})
+    if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
+        given = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise CourseError(f"{type(method).__name__}.loss returned {given}. Return losses.mean(), "
+                          "or one such number and a dict of statistics.")
+    if not math.isfinite(value := loss.item()):  # for this the host waits, once
+        raise CourseError(f"The loss became {value} in epoch {epoch + 1}, batch {batch + 1}. Try a "
+                          "smaller learning rate.")
+    return loss, value, stats
 
 
 def fits(value: Any, kind: Any) -> bool:

@@ -43,7 +43,7 @@ class FAAL(Method):
     """
 
     name = "faal"
-    limits = (("tau", torch.inf),)
+    limits = ("0 <= tau <= inf",)
 
     tau: float = 0.5
     counts: bool = True

@@ -38,8 +38,8 @@ class FRL(TRADES):
 
     name = "frl"
     limits = (("variant", VARIANTS), ("normaliser", ("separate", "joint")),
-              ("step", ("largest", "fixed")), ("rates", torch.inf), ("lim", 1.0),
-              ("beta", torch.inf))
+              ("step", ("largest", "fixed")), "0 <= rates <= inf", "0 <= lim <= 1",
+              "0 <= beta <= inf")
 
     variant: str = "rmrw"  # rw: Reweight, rm: Remargin, rmrw: both
     tau: tuple[float, float] = (0.07, 0.07)  # tolerated gaps: standard, boundary error

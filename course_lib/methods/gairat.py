@@ -24,7 +24,7 @@ class GAIRAT(Method):
     """
 
     name = "gairat"
-    limits = (("begin", 1.0),)
+    limits = ("0 <= begin <= 1",)
 
     attack: PGD = PGD(steps=10)
     L: float = -1.0
