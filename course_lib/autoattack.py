@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.attacks import PGD, project
-from course_lib.errors import CourseError, integer, pick
-from course_lib.inference import check_images, frozen, logits_of
+from course_lib.errors import CourseError, integer, pick, resolve
+from course_lib.inference import check_images, frozen
 
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
 # the number of classes that each needs: a DLR loss sorts logits
@@ -75,20 +75,11 @@ class AutoAttack:
 
     def _judge(self, model: nn.Module, x: Tensor, seed: int) -> Any:
         """pyautoattack's object, with no more targets than there are other classes."""
-        if x.ndim != 4 or x.dtype != torch.float32:
-            raise CourseError("AutoAttack takes float32 images of shape [B, C, H, W]; these are "
-                              f"{x.dtype} of shape {tuple(x.shape)}.")
         try:
             import pyautoattack
         except ImportError as e:
             raise CourseError(f"{e}. Install it: pip install 'pyautoattack>=0.2'") from None
-        with torch.no_grad():
-            classes = logits_of(model, x[:1]).shape[1]
-        if (needed := max(CLASSES[name] for name in self.attacks)) > classes:
-            able = tuple(name for name in ("apgd-ce", "apgd-dlr", "fab-t", "square")
-                         if CLASSES[name] <= classes)
-            raise CourseError(f"This AutoAttack needs {needed} classes, the model tells {classes} "
-                              f"apart. Use AutoAttack(attacks={able}).")
+        classes = resolve("course_lib.judge:classes_for")(self.attacks, model, x)
         # "standard" also means one restart of each, where the others have five
         version = ({"version": "standard"} if self.attacks == STANDARD
                    else {"version": "custom", "attacks": list(self.attacks)})

@@ -74,12 +74,10 @@ def counted(answers: Tensor, classes: tuple[str, ...], name: str, eps: float, *,
 def predictions(model: nn.Module, split: Split, attack: Any, *, early: bool = True,
                 skip_wrong: bool = True, batch: int = 500, seed: int = 0,
                 **options: Any) -> Tensor:
-    """[3, N]: each image's label, its prediction when clean, and its prediction under attack.
-
-    The attack is called with (model, x, y, generator=). With `early` PGD stops at the first wrong
+    """[3, N]: each image's label, its prediction when clean, and its prediction under attack. The
+    attack is called with (model, x, y, generator=). With `early` PGD stops at the first wrong
     iterate, unless it computes in bfloat16: the iterate may be right in float32. With `skip_wrong`
-    an image that is wrong when clean is not attacked. The options are those of `per_image`.
-    """
+    an image that is wrong when clean is not attacked. The options are those of `per_image`."""
     pgd = attack if early and isinstance(attack, PGD) and not attack.bf16 else None
     generator = torch.Generator().manual_seed(seed)
 

@@ -1,6 +1,5 @@
 """What a model answers to images: its logits or predictions, or a CourseError in plain words."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.errors import CourseError
+from course_lib.errors import CourseError, resolve
 
 
 def predict(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
@@ -37,19 +36,13 @@ def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
     """f(x), or a CourseError where images or labels do not fit the model."""
     from course_lib.machine import unseen
 
-    kind = type(model).__name__
     try:
         logits = model(x)
     except (RuntimeError, ValueError, IndexError) as e:
-        if not re.search("(?s)^(?!CUDA).*(shape|size|channel|imension| input|type|device)", str(e)):
-            raise
-        raise CourseError(f"{kind} cannot take images of shape {tuple(x.shape)} and {x.dtype} on "
-                          f"{x.device} (images.float() makes them float32, .to(..) moves them): {e}"
-                          ) from None
+        raise resolve("course_lib.judge.kinds:of_forward")(e, model, x) from None
     top = int(y.max()) if y is not None and unseen(y) else -1
     if not isinstance(logits, Tensor) or logits.ndim != 2 or top >= logits.shape[1]:
-        raise CourseError(f"{kind} gives a {_described(logits)}, labels run to {top}. It must give "
-                          "logits alone, [B, classes]. Build it with classes= as the data set has.")
+        raise resolve("course_lib.judge.kinds:of_logits")(model, logits, top)
     return logits
 
 
@@ -78,21 +71,9 @@ def check_images(x: Tensor, y: Tensor | None = None, *, stored: bool = False) ->
     if fits and x.is_floating_point() and unseen(x):
         fits = bool(x.min() >= 0 and x.max() <= 1)  # which NaN fails
     if not fits:
-        raise CourseError("Images must be a tensor [N, C, H, W] of "
-                          f"{'bytes or ' * stored}float32 in [0, 1]; given: {_described(x)}. Divide"
-                          " pixels by 255 (images.float() / 255), leave out Normalize (networks do "
-                          "that), or call Split.of(x, y).")
+        raise resolve("course_lib.judge.kinds:of_images")(x, stored=stored)
     if y is not None and (not isinstance(y, Tensor) or y.dtype != torch.int64
                           or y.shape != x.shape[:1] or y.device != x.device
                           or (unseen(y) and (y < 0).any())):
-        raise CourseError(f"{len(x)} images need {len(x)} labels, a tensor of int64 from 0 on "
-                          f"{x.device}; given: {_described(y)}. Split.of(x, y) takes lists, too.")
+        raise resolve("course_lib.judge.kinds:of_images")(x, y)
     return x.detach()
-
-
-def _described(given: Any) -> str:
-    if not isinstance(given, Tensor):
-        return type(given).__name__
-    span = "" if given.is_complex() or given.is_meta or not given.numel() else (
-        f", from {given.float().min():g} to {given.float().max():g}")
-    return f"{given.dtype} tensor of shape {tuple(given.shape)}{span} on {given.device}"

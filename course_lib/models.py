@@ -1,6 +1,5 @@
 """Networks by name. Each takes images in [0, 1], normalises them inside, and returns logits."""
 
-import inspect
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib.errors import CourseError, integer, pick
+from course_lib.errors import integer, pick, resolve
 
 LAYOUT = torch.channels_last  # of images inside convolutional networks; it is fast on a CPU
 
@@ -172,15 +171,7 @@ def build(name: str, *, seed: int = 0, **shape: Any) -> nn.Module:
     61706
     """
     make = pick(MODELS, name, "model")
-    takes = inspect.signature(make)
-    try:
-        takes.bind(**shape)
-    except TypeError:
-        raise CourseError(f"{name} cannot be built with {', '.join(sorted(shape))}; it takes "
-                          f"{', '.join(takes.parameters)}, and moves by .to('cuda').") from None
-    for word, value in shape.items():
-        if word in takes.parameters and type(takes.parameters[word].default) is int:
-            integer(value, f"{word} of {name}", 2 if word == "classes" else 1)
+    resolve("course_lib.judge.kinds:check_shape")(name, make, shape)
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(integer(seed, "seed", 0))  # no GPU's
         model = make(**shape)

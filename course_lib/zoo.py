@@ -5,24 +5,19 @@ their sha256. Bytes are read, hashed, and only then parsed; tensors must fit the
 are combined only on the same images, under the same attack and budget, and by the classes' names.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
 from course_lib.errors import CourseError, instead, pick, resolve, several
 from course_lib.fairness import Errors, Report
 from course_lib.models import build
-
-if TYPE_CHECKING:
-    from course_lib.files import Entries, StoredFiles
 
 Root = Path | str | None  # a folder of stored models; None is `models_dir()`
 K = TypeVar("K", bound=Hashable)
@@ -37,21 +32,21 @@ def models_dir() -> Path:
     return Path(os.environ.get("COURSE_MODELS") or (installed if installed.is_dir() else cloned))
 
 
-def model_files(root: Root = None) -> StoredFiles:
-    """The folder of stored models."""
+def model_files(root: Root = None) -> Any:
+    """The folder of stored models, as StoredFiles."""
     from course_lib.files import StoredFiles
 
     return StoredFiles(Path(root or models_dir()), "models",
                        "Restore it (git checkout) or run `make models`.")
 
 
-def manifest(root: Root = None) -> Entries:
+def manifest(root: Root = None) -> dict[str, dict[str, dict[str, Any]]]:
     """recipe -> seed (as text) -> {"weights": {file, sha256}, "record": {file, sha256}}"""
     path = Path(root or models_dir()) / "manifest.json"
     if not os.path.isfile(path):
         raise CourseError(f"{path} is not there. Clone the whole repository, set COURSE_MODELS to "
                           "a folder of models, or run `make models`.")
-    return model_files(root).entries()
+    return dict(model_files(root).entries())
 
 
 def entry(name: str, seed: int, root: Root = None) -> dict[str, Any]:
@@ -95,10 +90,8 @@ def matching(names: Collection[str], patterns: Any) -> list[str]:
 
 
 def stored_models(root: Root = None, *patterns: str) -> list[StoredModel]:
-    """All stored models, or those whose names match a pattern such as "exp1" or "exp2/rew*".
-
-    Those whose record is damaged are left out; one warning names them.
-    """
+    """All stored models, or those whose names match a pattern such as "exp1" or "exp2/rew*". Those
+    whose record is damaged are left out; one warning names them."""
     stored = manifest(root)
     names = sorted(matching(stored, patterns) if patterns else stored)
     models, bad = [], list[str]()
@@ -182,11 +175,9 @@ def _saved(name: Any) -> tuple[str, Path | None, str]:
 
 
 def combine(reports: Iterable[Report], ignore: str = "") -> list[Report]:
-    """The reports with their classes in the first one's order, so that they can be compared.
-
-    They share the images of each class (by its name), attack and budget; an attack without a name
-    is any. `ignore` names facts that may differ, such as "attack budget".
-    """
+    """The reports with their classes in the first one's order, so that they can be compared. They
+    share the images of each class (by its name), attack and budget; an attack without a name is
+    any. `ignore` names facts that may differ, such as "attack budget"."""
     if not (reports := list(reports)):
         raise CourseError("There is no report; give one or more, such as load_report(name).")
     facts = [{"images": ", ".join(f"{n} {c}" for c, n in images_of(r)), "attack": r.attack,
