@@ -23,7 +23,8 @@ if TYPE_CHECKING:  # the table below once more, for editors and type checkers
     from course_lib.attacks import PGD
     from course_lib.autoattack import AutoAttack
     from course_lib.checkpoints import Store
-    from course_lib.data import LOADERS, Dataset, Split, halves, load
+    from course_lib.data import LOADERS, Dataset, Split, load
+    from course_lib.datasets.sources import halves
     from course_lib.errors import CourseError
     from course_lib.evaluation import evaluate
     from course_lib.experiments import RECIPES
@@ -41,7 +42,7 @@ __version__ = "0.1.0"
 
 FACE = {name: f"{room}:{name}" for room, names in {  # public name: where it comes from
     "attacks": "PGD", "autoattack": "AutoAttack", "checkpoints": "Store",
-    "data": "LOADERS Dataset Split halves load", "errors": "CourseError",
+    "data": "LOADERS Dataset Split load", "datasets.sources": "halves", "errors": "CourseError",
     "evaluation": "evaluate", "experiments": "RECIPES", "explorer": "explore",
     "fairness": "Report", "lab.publish": "save_model",
     "methods": "METHODS Method", "models": "MODELS build",

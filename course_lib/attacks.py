@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib.errors import CourseError, integer, pick
+from course_lib.errors import CourseError, integer, pick, resolve
 from course_lib.inference import check_images, frozen, logits_of
 
 Number = float | Tensor
@@ -156,9 +156,7 @@ class WalkSetup:
     @classmethod
     def of(cls, attack: PGD, model: nn.Module, x: Tensor, y: Tensor, eps: Number | None = None,
            step_size: Number | None = None, generator: torch.Generator | None = None) -> Self:
-        from course_lib.machine import Accelerated, unseen
-
-        model = Accelerated(model) if attack.bf16 else model
+        model = resolve("course_lib.machine:Accelerated")(model) if attack.bf16 else model
         x, scale = check_images(x, () if y is None else y), attack.scale_for(x)
         e = _budget(attack.eps if eps is None else eps, x, "eps", scale)
         a = _budget(attack.step_size if step_size is None else step_size, x, "step_size", scale)
@@ -167,7 +165,8 @@ class WalkSetup:
             g = torch.Generator().manual_seed(integer(g, "generator", 0))
         z0 = project(STARTS[attack.start](x, e, g), x, e)
         noise, clean = None, x.new_zeros(len(x), 0)
-        top = y.amax(0, True).cpu() if unseen(y) else torch.empty(0)
+        check = resolve("course_lib.machine:unseen")(y)
+        top = y.amax(0, True).cpu() if check else torch.empty(0)
         if attack.noise:
             noise = attack.noise * _draw(torch.randn, (attack.steps, *x.shape), g, x)
         if attack.objective == "kl":
@@ -232,15 +231,13 @@ def project(z: Tensor, x: Tensor, eps: Tensor) -> Tensor:
 
 def _budget(value: Number, x: Tensor, name: str, scale: Tensor | None) -> Tensor:
     """One number, or one per example of x, as [B, 1, 1, 1]; with a scale as [B, F]."""
-    from course_lib.machine import unseen
-
     try:
         value = float(Fraction(value)) if isinstance(value, str) else value
         v = torch.as_tensor(value, dtype=x.dtype).detach().reshape(-1)
     except (TypeError, ValueError, RuntimeError, ArithmeticError):
         raise CourseError(f"{name} is {value!r}; give a number, 8 / 255 or '8/255'.") from None
     allowed = (v >= 0) & ((v <= 1) if scale is None else v.isfinite())
-    if unseen(v) and not allowed.all():
+    if resolve("course_lib.machine:unseen")(v) and not allowed.all():
         raise CourseError(f"{name} is {v[~allowed][0]:g}; images lie in [0, 1], so it must be from "
                           "0 to 1 (from 0 with a scale). For 8 grey levels of 255 write 8 / 255.")
     if len(v) not in (1, len(x)):

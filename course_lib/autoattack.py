@@ -27,10 +27,9 @@ QUIET = logging.NullHandler()
 
 @dataclass(frozen=True)
 class AutoAttack:
-    """The standard AutoAttack under an l-infinity budget.
-
-    `attacks` names others of pyautoattack's attacks, for fewer classes say. `evaluate` passes
-    `batch` images at once. Parameters, modes and the global random state stay as they were.
+    """The standard AutoAttack under an l-infinity budget. `attacks` names others of pyautoattack's
+    attacks, for fewer classes say. `evaluate` passes `batch` images at once. Parameters, modes and
+    the global random state stay as they were.
 
     >>> AutoAttack(4 / 255, attacks=("apgd-ce", "fab-t")).at(8 / 255).eps == 8 / 255
     True

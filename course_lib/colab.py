@@ -45,13 +45,12 @@ class Session:
 
     def store(self, name: str) -> Any:
         """The store of a run such as "exp1/pgd-at", with copies in Drive if it is mounted."""
-        from course_lib.checkpoints import Store
-
         path = PurePath(name)
         if not path.parts or path.anchor or ".." in path.parts or not name.isprintable():
             raise CourseError(f"A store cannot be called {name!r}. Give it a plain name, with / if "
                               "you like, such as 'exp1/pgd-at'.")
-        return Store(self.results / path, self.drive and self.drive / path)
+        return resolve("course_lib.checkpoints:Store")(self.results / path,
+                                                       self.drive and self.drive / path)
 
     def line(self) -> str:
         """Versions, device and where results are saved."""

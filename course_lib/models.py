@@ -31,9 +31,7 @@ class LeNet5(nn.Module):
         self.fc2 = nn.Linear(84, classes)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, 32, 32]
-        from course_lib.machine import kernels
-
-        if (kernel := kernels()) and kernel.serves(self, x):
+        if (kernel := resolve("course_lib.machine:kernels")()) and kernel.serves(self, x):
             return kernel.logits(self, x)  # the lines below, several times as fast on a CPU
         x = F.avg_pool2d(torch.tanh(self.conv1(x)), 2)  # [B, 6, 14, 14]
         x = F.avg_pool2d(torch.tanh(self.conv2(x)), 2)  # [B, 16, 5, 5]
@@ -81,9 +79,7 @@ def _conv(inside: int, outside: int, size: int = 3, stride: int = 1) -> nn.Conv2
 
 def relu_of_norm(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
     """relu(norm(x)), and x itself for the path beside it: one kernel computes both gradients."""
-    from course_lib.machine import kernels
-
-    kernel = kernels()
+    kernel = resolve("course_lib.machine:kernels")()
     return kernel.relu_of_norm(norm, x) if kernel else (torch.relu(norm(x)), x)
 
 
@@ -92,9 +88,8 @@ class ResNet18(nn.Module):
 
     def __init__(self, classes: int = 10, channels: int = 3, large: bool = False) -> None:
         super().__init__()
-        from course_lib.datasets import torchvision_datasets
-
-        torchvision_datasets()  # makes torchvision importable where it does not fit this torch
+        # makes torchvision importable where it does not fit this torch
+        resolve("course_lib.datasets:torchvision_datasets")()
         from torchvision.models import resnet18
 
         self.net = resnet18(num_classes=classes)

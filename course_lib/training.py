@@ -100,7 +100,6 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
         store: Any = None, fresh: bool = False, progress: bool = True,
         save_every: float | None = None, callback: Callable[[Run], object] | None = None) -> Run:
     """Train `model` in place and return it, in eval mode, with its history.
-
     With a `store`, such as Store("runs/mine"), the same call goes on where an earlier one stopped;
     more `epochs` go on with a finished training. It is saved after each epoch, when it is stopped,
     and every `save_every` seconds (by default a minute, or more where a save is slow); `fresh=True`
@@ -112,7 +111,7 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
     from course_lib.checkpoints import Saver
     from course_lib.machine import enough_memory
 
-    resolve("course_lib.judge.kinds:check_training")(model, method, optim, store)
+    resolve("course_lib.judge.kinds:check_training")(model, method, optim, store, validate)
     t = _Training(model, method, data.train if isinstance(data, Dataset) else data,
                   integer(epochs, "epochs", 0), optim, integer(seed, "seed", 0), validate)
     with Saver(t, store, save_every, progress, fresh) as saver, enough_memory():
@@ -145,15 +144,11 @@ class _Training:
              "history", "began", "average")
 
     def __post_init__(self) -> None:
-        if self.optim.averaging and self.optim.averaging.accept and not self.validate:
-            raise CourseError("Averaging accepts epochs by validation data; pass validate= to fit.")
         self.device = check_fit(self.model, self.train)
         self.group, self.optimiser = processes, self.optim.make(self.model)
         self.batches = math.ceil(len(self.train.y) / self.optim.batch)
         every = self.method.update_every
         self.every = self.batches if every == "epoch" else every
-        if every is not None:
-            integer(self.every, 'update_every (None, "epoch" or a number of batches)', 1)
         self.epoch, self.batch, self.loss_sum, self.seconds = 0, 0, 0.0, 0.0
         self.memory = self.method.init_state(len(self.train.classes))
         self.stats: dict[str, Tensor] = {}  # sums since the last update
@@ -206,11 +201,9 @@ class _Training:
     def gradients(self, x: Tensor, y: Tensor, share: float) -> tuple[float, dict[str, Tensor]]:
         """The loss and its statistics; the gradients are in the parameters. After a failure the
         model's running averages are as before."""
-        from course_lib.machine import seen_before
-
         before = [b.clone() for b in self.model.buffers()]
         try:
-            with seen_before(self.batch > 0):
+            with resolve("course_lib.machine:seen_before")(self.batch > 0):
                 out = self.method.loss(self.model, x, y, self.memory, self.at(self.group.suffix))
                 loss, value, stats = resolve("course_lib.judge.kinds:check_loss")(
                     self.method, out, self.epoch, self.batch)  # for its value the host waits, once
@@ -266,8 +259,7 @@ class _Training:
 
 
 # The processes that train together: this one alone. lab/torchrun.py puts its Group in this place.
-ALONE: Any = SimpleNamespace(
+processes: Any = SimpleNamespace(
     size=1, first=True, suffix="", identity=dict, any=bool, from_first=lambda thing: thing,
     share=lambda x, y: (x, y, 1.0),
     exchange=lambda model, before, loss, stats, share: (loss, stats))
-processes = ALONE

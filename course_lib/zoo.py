@@ -34,10 +34,8 @@ def models_dir() -> Path:
 
 def model_files(root: Root = None) -> Any:
     """The folder of stored models, as StoredFiles."""
-    from course_lib.files import StoredFiles
-
-    return StoredFiles(Path(root or models_dir()), "models",
-                       "Restore it (git checkout) or run `make models`.")
+    return resolve("course_lib.files:StoredFiles")(
+        Path(root or models_dir()), "models", "Restore it (git checkout) or run `make models`.")
 
 
 def manifest(root: Root = None) -> dict[str, dict[str, dict[str, Any]]]:
@@ -148,8 +146,6 @@ def load_model(name: str | os.PathLike[str], *, seed: int = 0, root: Root = None
     if "weights" not in files:
         raise CourseError(f"Only the record of {name} (seed {seed}) is stored; its weights are "
                           f"not. {again}")
-    if not isinstance(model, nn.Module | None):
-        raise CourseError(f"model is {model!r:.100}; give a network, such as my_network.")
     try:
         made = folder.read_json(files.get("record", {}))["made_from"]
         shape = made.get("arguments", {"classes": len(made["classes"])})

@@ -63,6 +63,8 @@ def unpack(data: bytes, step: int) -> tuple[int, dict[str, Any], dict[str, Any]]
 
 def load_weights(model: nn.Module, raw: bytes, name: str) -> None:
     """Put safetensors bytes into a model whose tensors have these names, shapes and types."""
+    if not isinstance(model, nn.Module):
+        raise CourseError(f"model is {model!r:.100}; give a network, such as my_network.")
     try:
         tensors = safetensors.torch.load(raw)
     except Exception as e:  # the parser's errors have no common family

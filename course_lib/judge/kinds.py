@@ -89,14 +89,19 @@ def check_shape(name: str, make: Any, shape: Mapping[str, Any]) -> None:
             integer(value, f"{word} of {name}", 2 if word == "classes" else 1)
 
 
-def check_training(model: Any, method: Any, optim: Any, store: Any) -> None:
-    """An error for the first part of a training that is something else, with an example of it."""
+def check_training(model: Any, method: Any, optim: Any, store: Any, validate: Any) -> None:
+    """An error for the first part of a training that is something else, with an example of it, or
+    for parts that do not go together."""
     for given, part, example in (
             (model, "parameters", 'build("lenet5")'), (method, "loss", 'METHODS["pgd_at"]()'),
             (optim, "make", 'Optim("adam", lr=1e-3)'), (store, "save", 'Store("runs/mine")')):
         known = hasattr(given, part) or (given is None and part == "save")
         if isinstance(given, type) or not known:
             raise CourseError(f"fit was given {given!r} in place of something like {example}.")
+    if method.update_every not in (None, "epoch"):
+        integer(method.update_every, 'update_every (None, "epoch" or a number of batches)', 1)
+    if optim.averaging and optim.averaging.accept and not validate:
+        raise CourseError("Averaging accepts epochs by validation data; pass validate= to fit.")
 
 
 def check_loss(method: Any, out: Any, epoch: int, batch: int) -> tuple[Tensor, float, Any]:

@@ -115,8 +115,9 @@ def met(store: dist.Store, rank: int, size: int) -> str:
 def joined() -> Iterator[Any]:
     """Within the block, `fit` trains as part of the processes that torchrun started; "cuda" is then
     this process's own GPU. Without torchrun nothing changes."""
+    alone = training.processes
     if not dist.is_available() or dist.is_initialized() or not dist.is_torchelastic_launched():
-        yield training.processes
+        yield alone
         return
     backend = "gloo"
     if torch.cuda.is_available():
@@ -129,5 +130,5 @@ def joined() -> Iterator[Any]:
     if size > 1:
         training.processes = Group(rank, size)
     yield training.processes
-    training.processes = training.ALONE
+    training.processes = alone
     dist.destroy_process_group()  # not after an error: it would wait for those that are gone

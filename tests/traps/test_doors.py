@@ -17,9 +17,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from course_lib import MODELS, RECIPES, Split, build, evaluate, load
+from course_lib import MODELS, RECIPES, Split, build, evaluate, halves, load
 from course_lib.__main__ import main
-from course_lib.data import halves
 from course_lib.errors import CourseError, pick
 from course_lib.zoo import matching
 from tests.helpers import THREE, images, labels, split, tiny_dataset
