@@ -165,8 +165,7 @@ class WalkSetup:
             g = torch.Generator().manual_seed(integer(g, "generator", 0))
         z0 = project(STARTS[attack.start](x, e, g), x, e)
         noise, clean = None, x.new_zeros(len(x), 0)
-        check = resolve("course_lib.machine:unseen")(y)
-        top = y.amax(0, True).cpu() if check else torch.empty(0)
+        top = y.amax(0, True).cpu() if resolve("course_lib.machine:unseen")(y) else torch.empty(0)
         if attack.noise:
             noise = attack.noise * _draw(torch.randn, (attack.steps, *x.shape), g, x)
         if attack.objective == "kl":

@@ -44,8 +44,7 @@ def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
 
 
 def check_fit(model: nn.Module, split: Any) -> torch.device:
-    """The model's device; a CourseError unless the model takes the images of the split, of which
-    there are some, and has as many outputs as classes."""
+    """The model's device; a CourseError unless the model fits the split's images and classes."""
     if not len(split):
         raise CourseError("The split is empty; take at least one image of each class.")
     device, classes = next(model.parameters(), torch.empty(0)).device, len(split.classes)

@@ -31,7 +31,9 @@ class LeNet5(nn.Module):
         self.fc2 = nn.Linear(84, classes)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, 32, 32]
-        if (kernel := resolve("course_lib.machine:kernels")()) and kernel.serves(self, x):
+        from course_lib.machine import kernels
+
+        if (kernel := kernels()) and kernel.serves(self, x):
             return kernel.logits(self, x)  # the lines below, several times as fast on a CPU
         x = F.avg_pool2d(torch.tanh(self.conv1(x)), 2)  # [B, 6, 14, 14]
         x = F.avg_pool2d(torch.tanh(self.conv2(x)), 2)  # [B, 16, 5, 5]
