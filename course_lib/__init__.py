@@ -15,7 +15,7 @@ One line registers a network of your own, and one a data set, a function of (roo
     torch.Size([16, 2])
 """
 
-import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the table below once more, for editors and type checkers
@@ -23,7 +23,8 @@ if TYPE_CHECKING:  # the table below once more, for editors and type checkers
     from course_lib.attacks import PGD
     from course_lib.autoattack import AutoAttack
     from course_lib.checkpoints import Store
-    from course_lib.data import LOADERS, Dataset, Split, halves, load
+    from course_lib.data import LOADERS, Dataset, Split, load
+    from course_lib.datasets.sources import halves
     from course_lib.errors import CourseError
     from course_lib.evaluation import evaluate
     from course_lib.experiments import RECIPES
@@ -41,24 +42,22 @@ __version__ = "0.1.0"
 
 FACE = {name: f"{room}:{name}" for room, names in {  # public name: where it comes from
     "attacks": "PGD", "autoattack": "AutoAttack", "checkpoints": "Store",
-    "data": "LOADERS Dataset Split halves load", "errors": "CourseError",
+    "data": "LOADERS Dataset Split load", "datasets.sources": "halves", "errors": "CourseError",
     "evaluation": "evaluate", "experiments": "RECIPES", "explorer": "explore",
     "fairness": "Report", "lab.publish": "save_model",
     "methods": "METHODS Method", "models": "MODELS build",
     "tables": "compare list_models results score_results", "tables.benchmark": "benchmark",
     "training": "Optim fit", "zoo": "load_model load_report",
-}.items() for name in names.split()} | {"lesson": "lessons.lesson", "plots": "plots"}
+}.items() for name in names.split()} | {"lesson": "lessons.lesson:", "plots": "plots:"}
 __all__ = list(FACE)
 
 
 def __getattr__(name: str) -> Any:
     if name not in FACE:
         raise AttributeError(f"course_lib has no {name!r}. It has: {', '.join(FACE)}.")
-    room, _, attribute = FACE[name].partition(":")
-    module = importlib.import_module(f"course_lib.{room}")
-    thing = getattr(module, attribute) if attribute else module
-    return thing if isinstance(thing, dict) else importlib.import_module(
-        "course_lib.judge.kinds").door(thing)
+    thing, door = map(pkgutil.resolve_name, (f"course_lib.{FACE[name]}",
+                                             "course_lib.judge.kinds:door"))
+    return thing if isinstance(thing, dict) else door(thing)
 
 
 def __dir__() -> list[str]:

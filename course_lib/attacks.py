@@ -11,7 +11,7 @@ the last right and the first wrong one, and GAIRAT's kappa counts the right ones
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from numbers import Real
 from typing import Any, Self
@@ -20,20 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib.errors import CourseError, integer, pick
-from course_lib.inference import check_images, frozen, logits_of, unseen
+from course_lib.errors import CourseError, integer, pick, resolve
+from course_lib.inference import check_images, frozen, logits_of
 
 Number = float | Tensor
-
-
-def cross_entropy(logits: Tensor, y: Tensor, clean: Tensor) -> Tensor:
-    """L = -log p_y(z)"""
-    return F.cross_entropy(logits, y, reduction="none")
-
-
-def kl_to_clean(logits: Tensor, y: Tensor, clean: Tensor) -> Tensor:
-    """L = KL(p(x) || p(z)), TRADES' inner objective; `clean` is log p(x), held fixed."""
-    return F.kl_div(F.log_softmax(logits, 1), clean, reduction="none", log_target=True).sum(1)
 
 
 def margin(logits: Tensor, y: Tensor, clean: Tensor) -> Tensor:
@@ -42,7 +32,12 @@ def margin(logits: Tensor, y: Tensor, clean: Tensor) -> Tensor:
 
 
 OBJECTIVES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "ce": cross_entropy, "kl": kl_to_clean, "margin": margin}
+    # L = -log p_y(z)
+    "ce": lambda logits, y, clean: F.cross_entropy(logits, y, reduction="none"),
+    # L = KL(p(x) || p(z)), TRADES' inner objective; `clean` is log p(x), held fixed
+    "kl": lambda logits, y, clean: F.kl_div(
+        F.log_softmax(logits, 1), clean, reduction="none", log_target=True).sum(1),
+    "margin": margin}
 # z_0 before it is projected: x + Unif(-eps, eps), x + 0.001 N(0, I) as in TRADES and BAT, or x
 STARTS: dict[str, Callable[[Tensor, Tensor, torch.Generator], Tensor]] = {
     "uniform": lambda x, eps, g: _draw(torch.rand, x.shape, g, x).mul_(2).sub_(1).mul_(eps).add_(x),
@@ -82,8 +77,8 @@ class PGD:
     objective: str = "ce"
     start: str = "uniform"
     noise: float = 0.0
-    scale: tuple[float, ...] = ()
-    bf16: bool = False
+    scale: tuple[float, ...] = field(default=(), repr=False)
+    bf16: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         pick(OBJECTIVES, self.objective, "objective")
@@ -97,12 +92,6 @@ class PGD:
             value = _budget(getattr(self, name), one, name, None if name == "noise" else scale)
             if isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, value.item())
-
-    def __repr__(self) -> str:
-        """Without `scale` and `bf16` at their defaults, as in records that are older than these."""
-        shown = (f"{name}={value!r}" for name, value in vars(self).items()
-                 if value or name not in ("scale", "bf16"))
-        return f"PGD({', '.join(shown)})"
 
     def at(self, eps: float) -> Self:
         """The same attack under another budget; its step grows alike where it would not reach."""
@@ -167,9 +156,7 @@ class WalkSetup:
     @classmethod
     def of(cls, attack: PGD, model: nn.Module, x: Tensor, y: Tensor, eps: Number | None = None,
            step_size: Number | None = None, generator: torch.Generator | None = None) -> Self:
-        from course_lib.machine import Accelerated
-
-        model = Accelerated(model) if attack.bf16 else model
+        model = resolve("course_lib.machine:Accelerated")(model) if attack.bf16 else model
         x, scale = check_images(x, () if y is None else y), attack.scale_for(x)
         e = _budget(attack.eps if eps is None else eps, x, "eps", scale)
         a = _budget(attack.step_size if step_size is None else step_size, x, "step_size", scale)
@@ -178,7 +165,7 @@ class WalkSetup:
             g = torch.Generator().manual_seed(integer(g, "generator", 0))
         z0 = project(STARTS[attack.start](x, e, g), x, e)
         noise, clean = None, x.new_zeros(len(x), 0)
-        top = y.amax(0, True).cpu() if unseen(y) else torch.empty(0)
+        top = y.amax(0, True).cpu() if resolve("course_lib.machine:unseen")(y) else torch.empty(0)
         if attack.noise:
             noise = attack.noise * _draw(torch.randn, (attack.steps, *x.shape), g, x)
         if attack.objective == "kl":
@@ -249,7 +236,7 @@ def _budget(value: Number, x: Tensor, name: str, scale: Tensor | None) -> Tensor
     except (TypeError, ValueError, RuntimeError, ArithmeticError):
         raise CourseError(f"{name} is {value!r}; give a number, 8 / 255 or '8/255'.") from None
     allowed = (v >= 0) & ((v <= 1) if scale is None else v.isfinite())
-    if unseen(v) and not allowed.all():
+    if resolve("course_lib.machine:unseen")(v) and not allowed.all():
         raise CourseError(f"{name} is {v[~allowed][0]:g}; images lie in [0, 1], so it must be from "
                           "0 to 1 (from 0 with a scale). For 8 grey levels of 255 write 8 / 255.")
     if len(v) not in (1, len(x)):

@@ -8,8 +8,6 @@ Square (5,000 queries). An image is robust if none of them succeeds.
 import dataclasses
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,21 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.attacks import PGD, project
-from course_lib.errors import CourseError, integer, pick
-from course_lib.inference import check_images, frozen, logits_of
+from course_lib.errors import CourseError, integer, pick, resolve
+from course_lib.inference import check_images, frozen
 
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
 # the number of classes that each needs: a DLR loss sorts logits
 CLASSES = {"apgd-ce": 2, "apgd-dlr": 3, "apgd-t": 4, "fab": 2, "fab-t": 2, "square": 2}
 SLACK = 1e-5  # by which rounding may carry an image out of the ball
+QUIET = logging.NullHandler()
 
 
 @dataclass(frozen=True)
 class AutoAttack:
-    """The standard AutoAttack under an l-infinity budget.
-
-    `attacks` names others of pyautoattack's attacks, for fewer classes say. `evaluate` passes
-    `batch` images at once. Parameters, modes and the global random state stay as they were.
+    """The standard AutoAttack under an l-infinity budget. `attacks` names others of pyautoattack's
+    attacks, for fewer classes say. `evaluate` passes `batch` images at once. Parameters, modes and
+    the global random state stay as they were.
 
     >>> AutoAttack(4 / 255, attacks=("apgd-ce", "fab-t")).at(8 / 255).eps == 8 / 255
     True
@@ -56,33 +54,31 @@ class AutoAttack:
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *,
                  generator: torch.Generator | None = None) -> Tensor:
         """Adversarial images where it finds them, the images themselves elsewhere."""
-        x = check_images(x, y)
-        if not len(x):
+        if not len(x := check_images(x, y)):
             return x.clone()
         seed = 0 if generator is None else int(torch.randint(
             2**31, (), generator=generator, device=generator.device))
-        with frozen(model), _untouched_globals():
-            z, _ = self._judge(model, x, seed).run_standard_evaluation(x, y, batch_size=self.batch)
+        # pyautoattack seeds the global generators, removes a debugger's tracer and logs to the
+        # screen (now only to whoever has set up logging)
+        tracer, gpus = sys.gettrace(), range(torch.cuda.device_count())
+        logging.getLogger("auto-attack").addHandler(QUIET)
+        try:
+            with frozen(model), torch.random.fork_rng(devices=gpus):
+                judge = self._judge(model, x, seed)
+                z, _ = judge.run_standard_evaluation(x, y, batch_size=self.batch)
+        finally:
+            sys.settrace(tracer)
         if not bool(((z - x).abs() <= self.eps + SLACK).all()):  # NaN fails too
             raise CourseError("AutoAttack left the ball; please report model and versions.")
         return project(z.detach(), x, torch.as_tensor(self.eps, dtype=x.dtype, device=x.device))
 
     def _judge(self, model: nn.Module, x: Tensor, seed: int) -> Any:
         """pyautoattack's object, with no more targets than there are other classes."""
-        if x.ndim != 4 or x.dtype != torch.float32:
-            raise CourseError("AutoAttack takes float32 images of shape [B, C, H, W]; these are "
-                              f"{x.dtype} of shape {tuple(x.shape)}.")
         try:
             import pyautoattack
         except ImportError as e:
             raise CourseError(f"{e}. Install it: pip install 'pyautoattack>=0.2'") from None
-        with torch.no_grad():
-            classes = logits_of(model, x[:1]).shape[1]
-        if (needed := max(CLASSES[name] for name in self.attacks)) > classes:
-            able = tuple(name for name in ("apgd-ce", "apgd-dlr", "fab-t", "square")
-                         if CLASSES[name] <= classes)
-            raise CourseError(f"This AutoAttack needs {needed} classes, the model tells {classes} "
-                              f"apart. Use AutoAttack(attacks={able}).")
+        classes = resolve("course_lib.judge:classes_for")(self.attacks, model, x)
         # "standard" also means one restart of each, where the others have five
         version = ({"version": "standard"} if self.attacks == STANDARD
                    else {"version": "custom", "attacks": list(self.attacks)})
@@ -90,20 +86,6 @@ class AutoAttack:
                                         device=x.device, **version)
         judge.apgd_targeted.n_target_classes = judge.fab.n_target_classes = min(9, classes - 1)
         return judge
-
-
-@contextmanager
-def _untouched_globals() -> Iterator[None]:
-    """pyautoattack seeds the global generators, removes a debugger's tracer and logs to the screen;
-    none of it lasts."""
-    logger, tracer = logging.getLogger("auto-attack"), sys.gettrace()
-    if not logger.handlers:  # else its remarks go to whoever has set up logging
-        logger.addHandler(logging.NullHandler())
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            yield
-    finally:
-        sys.settrace(tracer)
 
 
 ATTACK = AutoAttack()

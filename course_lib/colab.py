@@ -4,25 +4,18 @@
     fit(..., store=session.store("exp1/pgd-at"))
 """
 
-from __future__ import annotations
-
 import os
 import platform
-import statistics
 import sys
 import threading
 import warnings
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
-from course_lib.errors import CourseError
-from course_lib.zoo import stored_models
-
-if TYPE_CHECKING:
-    from course_lib.checkpoints import Store
+from course_lib.errors import CourseError, resolve
 
 DRIVE = Path("/content/drive")
 FOLDER = "robust-fairness-course"  # the course's folder in Drive
@@ -39,8 +32,6 @@ LIFETIME = {
     "binder": "Binder deletes them at the end: download the files that you want to keep.",
     "local": "They stay there.",
 }
-GPU_PASS = 1.5e-3  # seconds of a small network's forward and backward pass on a GPU; a guess
-LONGEST = 6 * 3600  # seconds of training that fit into a session without a GPU
 
 
 @dataclass(frozen=True)
@@ -52,15 +43,14 @@ class Session:
     results: Path
     drive: Path | None = None  # the course's folder in a mounted Drive
 
-    def store(self, name: str) -> Store:
+    def store(self, name: str) -> Any:
         """The store of a run such as "exp1/pgd-at", with copies in Drive if it is mounted."""
-        from course_lib.checkpoints import Store
-
         path = PurePath(name)
         if not path.parts or path.anchor or ".." in path.parts or not name.isprintable():
             raise CourseError(f"A store cannot be called {name!r}. Give it a plain name, with / if "
                               "you like, such as 'exp1/pgd-at'.")
-        return Store(self.results / path, self.drive and self.drive / path)
+        return resolve("course_lib.checkpoints:Store")(self.results / path,
+                                                       self.drive and self.drive / path)
 
     def line(self) -> str:
         """Versions, device and where results are saved."""
@@ -72,29 +62,8 @@ class Session:
 
     def how_long(self, *recipes: str, full: bool = False) -> str:
         """How long it takes to train the recipes. `full` raises if this machine is too slow."""
-        times = {name: _seconds(name) for name in recipes}
-        total = sum(cpu for cpu, _ in times.values())
-        if full and self.device.type == "cpu" and total > LONGEST:
-            raise CourseError(f"FULL would take about {_time(total)} here, since this runtime has "
-                              "no GPU. In Colab: Runtime, Change runtime type, T4 GPU, then run "
-                              "everything again. Or leave FULL off: no result needs it.")
-        return "\n".join(f"{name}: {_time(cpu)} on one CPU core (measured), {_time(gpu)} on a GPU "
-                         "(an estimate)" for name, (cpu, gpu) in times.items())
-
-
-def _seconds(name: str) -> tuple[float, float]:
-    """A stored recipe's training: the measured median over its seeds, and a guess for a GPU."""
-    records = [model.record for model in stored_models(None, name)]
-    made = records[0]["made_from"]
-    steps = (made["recipe"]["method"].get("attack") or {}).get("steps", 0)
-    batches = made["epochs"] * made["training_examples"] / made["recipe"]["optim"]["batch"]
-    cpu = statistics.median(record["seconds"] for record in records)
-    return cpu, batches * (steps + 1) * GPU_PASS
-
-
-def _time(seconds: float) -> str:
-    return (f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes" if seconds < 5400
-            else f"{seconds / 3600:.0f} hours")
+        slow = self.device.type == "cpu"
+        return str(resolve("course_lib.tables.times:how_long")(recipes, full and slow))
 
 
 def setup(drive: bool = False) -> Session:

@@ -22,7 +22,6 @@ from course_lib.errors import CourseError, integer, pick, resolve, several
 from course_lib.inference import check_images
 
 EMBEDDED = Path(__file__).parent / "datasets" / "embedded"
-TRAIN_SHARE = 0.8
 
 # A loader is a function of (root, limit, seed), or the "module:name" of one, imported when used.
 LOADERS: dict[str, str | Callable[..., Dataset]] = {
@@ -38,7 +37,6 @@ LOADERS: dict[str, str | Callable[..., Dataset]] = {
 def load(name: str, *, root: str | os.PathLike[str] | None = None, limit: int | None = None,
          seed: int = 0) -> Dataset:
     """A data set by name, from the files in the folder `root`, the course's cache, or a download.
-
     `limit` bounds the training and validation examples together, four to one. The stored models
     were trained with seed 0: the `val` of another seed holds images that they have seen.
 
@@ -183,29 +181,6 @@ def batches(split: Split, size: int,
             places = places[places != split.hidden]
         if len(places):
             yield split.images(places), split.y[places]
-
-
-def stratified(y: Tensor, seed: int) -> Tensor:
-    """A seeded order of the examples; any beginning of it holds the classes in proportion."""
-    generator = torch.Generator().manual_seed(integer(seed, "seed", 0))
-    shuffled = torch.randperm(len(y), generator=generator)
-    share = torch.empty(len(y), dtype=torch.float64)
-    for c in y.unique():
-        mine = torch.nonzero(y[shuffled] == c).flatten()
-        # (i + 1/2) / N_c: the i-th example of class c comes this far into the order
-        share[mine] = (torch.arange(len(mine), dtype=torch.float64) + 0.5) / len(mine)
-    return shuffled[share.argsort(stable=True)]
-
-
-def halves(pool: Split, limit: int | None, seed: int) -> tuple[Split, Split]:
-    """80 % to train on, 20 % to validate on; `limit` keeps the beginning of both."""
-    n = len(pool) if limit is None else limit
-    if n > len(pool):
-        raise CourseError(f"limit={n} is more than the {len(pool)} training examples that there "
-                          "are. Leave it out, or ask for fewer.")
-    order = stratified(pool.y, seed)
-    cut, n_train = round(TRAIN_SHARE * len(order)), round(TRAIN_SHARE * n)
-    return pool.take(order[:n_train]), pool.take(order[cut:][: n - n_train])
 
 
 # A change of a training batch x [N, C, H, W] that draws from a generator, as in LOADERS.

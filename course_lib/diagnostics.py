@@ -36,10 +36,8 @@ def confusion(y: Tensor, predicted: Tensor, classes: int) -> Tensor:
 
 def confusion_path(model: nn.Module, split: Split, attack: PGD = QUICK, *, batch: int = 500,
                    seed: int = 0) -> Tensor:
-    """[K + 1, C, C]: the confusion matrix at each iterate z_0 .. z_K of the attack.
-
-    Every image is attacked to the end. z_0 is the attack's start, which need not be the image.
-    """
+    """[K + 1, C, C]: the confusion matrix at each iterate z_0 .. z_K of the attack. Every image is
+    attacked to the end. z_0 is the attack's start, which need not be the image."""
     generator = torch.Generator().manual_seed(seed)
     y, *steps = per_image(model, split, lambda x, y: torch.stack(
         [y, *[predict(model, z) for z, _ in attack.path(model, x, y, generator=generator)]]),
@@ -62,9 +60,7 @@ def kept(matrix: Tensor) -> Tensor:
 
 def targets(matrix: Tensor, *, own: bool = True) -> Tensor:
     """Target-class fairness [..., C]: how often each class is the answer, from the column sums.
-
-    With own=False only wrong answers count; all are zero where no answer is wrong.
-    """
+    With own=False only wrong answers count; all are zero where no answer is wrong."""
     s = shares(matrix)
     if not own:
         s = s - torch.diag_embed(s.diagonal(dim1=-2, dim2=-1))
@@ -91,11 +87,8 @@ def steps_to_wrong(model: nn.Module, split: Split, attack: PGD = SLOW, *, batch:
 
 def boundary_distance(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """d(x) [N]: the signed l-infinity distance to the decision boundary, to first order; negative
-    where x is misclassified.
-
-    It is exact for a linear model, and scaling all logits does not change it. Where the gradient
-    vanishes it is infinite, or zero if the margin does too.
-    """
+    where x is misclassified. It is exact for a linear model, and scaling all logits does not change
+    it. Where the gradient vanishes it is infinite, or zero if the margin does too."""
     with torch.enable_grad(), frozen(model):
         z = check_images(x, y).clone().requires_grad_()
         # m(x) = f_y(x) - max_{j != y} f_j(x)
@@ -107,12 +100,10 @@ def boundary_distance(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def constraint(delta: Tensor, distance: Tensor) -> float:
-    """C_D, Eq. 4 of the paper, from perturbations delta_i and distances d(x_i) of n images.
-
-    The paper leaves its quantities open. We take `steps_to_wrong` as delta_i, `boundary_distance`
-    as d, and the mean of delta over the data as delta^. C_D is then a covariance: 0 where all
-    images are equally far away.
-    """
+    """C_D, Eq. 4 of the paper, from perturbations delta_i and distances d(x_i) of n images. The
+    paper leaves its quantities open. We take `steps_to_wrong` as delta_i, `boundary_distance` as d,
+    and the mean of delta over the data as delta^. C_D is then a covariance: 0 where all images are
+    equally far away."""
     if not len(delta) == len(distance) > 0:
         raise CourseError("Eq. 4 needs one perturbation and one distance per image; given: "
                           f"{len(delta)} and {len(distance)}.")

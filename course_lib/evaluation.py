@@ -30,11 +30,10 @@ def named(attack: str, eps: float | None = None) -> Any:
 def evaluate(model: nn.Module | str, split: Any, attack: Any = None, *, name: str = "",
              early: bool = True, count_clean: bool = True, flips: bool = False, batch: int = 500,
              seed: int = 0, progress: bool = True) -> Report:
-    """Per-class standard and robust errors, with warnings where they may mislead (judge/).
-
-    `model` may be a stored one's name; `split` a Dataset (its test split), a DataLoader or a pair
-    (x, y); `attack` a name, a budget, or another library's attack(x, y). The default is PGD() or,
-    for a stored model, its recipe's own attack.
+    """Per-class standard and robust errors, with warnings where they may mislead (judge/). `model`
+    may be a stored one's name; `split` a Dataset (its test split), a DataLoader or a pair (x, y);
+    `attack` a name, a budget, or another library's attack(x, y). The default is PGD() or, for a
+    stored model, its recipe's own attack.
 
     An image is robust if the model is right on it with and without the attack; with
     `count_clean=False`, as in the papers' code, if it is right with the attack. With `early` PGD
@@ -74,12 +73,10 @@ def counted(answers: Tensor, classes: tuple[str, ...], name: str, eps: float, *,
 def predictions(model: nn.Module, split: Split, attack: Any, *, early: bool = True,
                 skip_wrong: bool = True, batch: int = 500, seed: int = 0,
                 **options: Any) -> Tensor:
-    """[3, N]: each image's label, its prediction when clean, and its prediction under attack.
-
-    The attack is called with (model, x, y, generator=). With `early` PGD stops at the first wrong
+    """[3, N]: each image's label, its prediction when clean, and its prediction under attack. The
+    attack is called with (model, x, y, generator=). With `early` PGD stops at the first wrong
     iterate, unless it computes in bfloat16: the iterate may be right in float32. With `skip_wrong`
-    an image that is wrong when clean is not attacked. The options are those of `per_image`.
-    """
+    an image that is wrong when clean is not attacked. The options are those of `per_image`."""
     pgd = attack if early and isinstance(attack, PGD) and not attack.bf16 else None
     generator = torch.Generator().manual_seed(seed)
 
@@ -101,14 +98,9 @@ def per_image(model: nn.Module, split: Split, compute: Callable[[Tensor, Tensor]
               tick: Callable[[int], object] = lambda images: None) -> Tensor:
     """compute(x, y) for every batch on the model's device, joined along the last dimension. `name`
     labels the progress bar; `tick` gets the number of images after each batch."""
-    from course_lib.machine import enough_memory
-    if not len(split):
-        raise CourseError("The split is empty; take at least one image of each class.")
-    device = next(model.parameters(), torch.empty(0)).device
-    check_fit(model, split.images(slice(0, 1)).to(device), len(split.classes))
-    results = []
+    device, results = check_fit(model, split), []
     with tqdm(total=len(split), unit="image", desc=f"attack {name}".strip(),
-              disable=not progress, delay=2) as bar, enough_memory():
+              disable=not progress, delay=2) as bar, resolve("course_lib.machine:enough_memory")():
         for x, y in batches(split, batch):
             results.append(compute(x.to(device), y.to(device)).cpu())
             bar.update(len(y))

@@ -30,13 +30,10 @@ class Errors:
     counts: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if len(self.wrong) != len(self.counts) or not self.counts:
-            raise CourseError(f"{len(self.wrong)} classes of errors for {len(self.counts)} classes "
-                              "of counts; give one of each for every class.")
-        if min(self.counts) < 1:
-            raise CourseError(f"Class {self.counts.index(min(self.counts))} holds no image.")
-        if any(abs(w) > n for w, n in zip(self.wrong, self.counts, strict=True)):
-            raise CourseError(f"More wrong images than images: {self.wrong} of {self.counts}.")
+        if len(self.wrong) != len(self.counts) or not self.counts or not all(
+                abs(w) <= n > 0 for w, n in zip(self.wrong, self.counts, strict=True)):
+            raise CourseError(f"Wrong images {self.wrong} of {self.counts}; give both numbers for "
+                              "each class, which holds one image or more.")
 
     @cached_property
     def by_class(self) -> np.ndarray:
@@ -78,11 +75,9 @@ class Report:
     warnings: tuple[str, ...] = ()  # what makes these figures doubtful, in words (judge/)
 
     def __post_init__(self) -> None:
-        if self.nat.counts != self.rob.counts:
-            raise CourseError("Standard and robust errors count different images: "
-                              f"{self.nat.counts} and {self.rob.counts}.")
-        if len(self.classes) != len(self.nat.counts):
-            raise CourseError(f"{len(self.classes)} class names for {len(self.nat.counts)} counts.")
+        if not self.nat.counts == self.rob.counts or len(self.classes) != len(self.nat.counts):
+            raise CourseError(f"{len(self.classes)} class names for counts of {self.nat.counts} "
+                              f"without and {self.rob.counts} under attack; they must agree.")
         if min(*self.nat.wrong, *self.rob.wrong) < 0 or not 0 <= self.eps < math.inf:
             raise CourseError(f"Errors and eps must be finite and not below 0: {self.to_json()}.")
 
@@ -114,9 +109,9 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         errors = {"nat": self.nat, "rob": self.rob, "flips": self.flips}
-        rates = {k: e.by_class.tolist() for k, e in errors.items() if e is not None}
         return {"attack": self.attack, "eps": self.eps, "classes": list(self.classes),
-                "counts": list(self.nat.counts), **rates,
+                "counts": list(self.nat.counts),
+                **{k: e.by_class.tolist() for k, e in errors.items() if e is not None},
                 **({"warnings": list(self.warnings)} if self.warnings else {})}
 
     @classmethod
@@ -159,15 +154,12 @@ class Spread:
     @classmethod
     def of(cls, values: Iterable[float]) -> Self:
         """From one value per seed. A single value has no standard deviation and no interval."""
-        v = np.fromiter(values, float)
-        if not len(v):
+        if not (n := len(v := np.fromiter(values, float))):
             raise CourseError("There is no value to average; give one value per seed.")
-        if len(v) == 1:
-            return cls(float(v[0]), math.nan, math.nan, math.nan, 1)
-        mean, sd = float(v.mean()), float(v.std(ddof=1))
+        mean, sd = float(v.mean()), float(v.std(ddof=1)) if n > 1 else math.nan
         # mean -+ t_{n-1} sd / sqrt(n)
-        half = t95(len(v) - 1) * sd / math.sqrt(len(v))
-        return cls(mean, sd, mean - half, mean + half, len(v))
+        half = t95(n - 1) * sd / math.sqrt(n) if n > 1 else math.nan
+        return cls(mean, sd, mean - half, mean + half, n)
 
     def __str__(self) -> str:
         """In percent: mean ± sample standard deviation."""

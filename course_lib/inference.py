@@ -1,32 +1,13 @@
 """What a model answers to images: its logits or predictions, or a CourseError in plain words."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.errors import CourseError
-
-_seen: ContextVar[bool] = ContextVar("course_lib.inference.seen", default=False)
-
-
-@contextmanager
-def seen_before(seen: bool) -> Iterator[None]:
-    """With `seen`, values on a GPU are not checked: each look at them makes the host wait."""
-    token = _seen.set(seen)
-    try:
-        yield
-    finally:
-        _seen.reset(token)
-
-
-def unseen(t: Tensor) -> bool:
-    """Whether the values of `t` are still to be checked."""
-    return t.numel() > 0 and not (_seen.get() and t.device.type != "cpu")
+from course_lib.errors import CourseError, resolve
 
 
 def predict(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
@@ -42,40 +23,37 @@ def predict(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[nn.Module]:
     """The model in eval mode with fixed parameters; afterwards every mode and flag is as before."""
-    from course_lib.machine import changed
-
     if not isinstance(model, nn.Module):
         raise CourseError(f"The model is {model!r:.100}; give a network, such as load_model(name).")
-    with changed([*((m, "training", False) for m in model.modules()),
-                  *((p, "requires_grad", False) for p in model.parameters())]):
+    with resolve("course_lib.machine:changed")([
+            *((m, "training", False) for m in model.modules()),
+            *((p, "requires_grad", False) for p in model.parameters())]):
         yield model
 
 
 def logits_of(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
     """f(x), or a CourseError where images or labels do not fit the model."""
-    kind = type(model).__name__
     try:
         logits = model(x)
     except (RuntimeError, ValueError, IndexError) as e:
-        if not re.search("(?s)^(?!CUDA).*(shape|size|channel|imension| input|type|device)", str(e)):
-            raise
-        raise CourseError(f"{kind} cannot take images of shape {tuple(x.shape)} and {x.dtype} on "
-                          f"{x.device} (images.float() makes them float32, .to(..) moves them): {e}"
-                          ) from None
-    top = int(y.max()) if y is not None and unseen(y) else -1
+        raise resolve("course_lib.judge.kinds:of_forward")(e, model, x) from None
+    top = int(y.max()) if y is not None and resolve("course_lib.machine:unseen")(y) else -1
     if not isinstance(logits, Tensor) or logits.ndim != 2 or top >= logits.shape[1]:
-        raise CourseError(f"{kind} gives a {_described(logits)}, labels run to {top}. It must give "
-                          "logits alone, [B, classes]. Build it with classes= as the data set has.")
+        raise resolve("course_lib.judge.kinds:of_logits")(model, logits, top)
     return logits
 
 
-def check_fit(model: nn.Module, x: Tensor, classes: int) -> None:
-    """A CourseError unless the model takes such images and has as many outputs as classes."""
+def check_fit(model: nn.Module, split: Any) -> torch.device:
+    """The model's device; a CourseError unless the model fits the split's images and classes."""
+    if not len(split):
+        raise CourseError("The split is empty; take at least one image of each class.")
+    device, classes = next(model.parameters(), torch.empty(0)).device, len(split.classes)
     with torch.no_grad(), frozen(model):
-        outputs = logits_of(model, check_images(x)).shape[1]
+        outputs = logits_of(model, check_images(split.images(slice(0, 1)).to(device))).shape[1]
     if outputs != classes:
         raise CourseError(f"{type(model).__name__} tells {outputs} classes apart, the data has "
                           f"{classes} classes. Build it with classes={classes}.")
+    return device
 
 
 def check_images(x: Tensor, y: Tensor | None = None, *, stored: bool = False) -> Tensor:
@@ -84,24 +62,12 @@ def check_images(x: Tensor, y: Tensor | None = None, *, stored: bool = False) ->
     kinds = (torch.uint8, torch.float32, torch.float64)
     fits = isinstance(x, Tensor) and not x.is_meta and x.ndim > 1 and (
         x.dtype in kinds if stored else x.is_floating_point() and x.element_size() > 1)
-    if fits and x.is_floating_point() and unseen(x):
+    if fits and x.is_floating_point() and resolve("course_lib.machine:unseen")(x):
         fits = bool(x.min() >= 0 and x.max() <= 1)  # which NaN fails
     if not fits:
-        raise CourseError("Images must be a tensor [N, C, H, W] of "
-                          f"{'bytes or ' * stored}float32 in [0, 1]; given: {_described(x)}. Divide"
-                          " pixels by 255 (images.float() / 255), leave out Normalize (networks do "
-                          "that), or call Split.of(x, y).")
+        raise resolve("course_lib.judge.kinds:of_images")(x, stored=stored)
     if y is not None and (not isinstance(y, Tensor) or y.dtype != torch.int64
                           or y.shape != x.shape[:1] or y.device != x.device
-                          or (unseen(y) and (y < 0).any())):
-        raise CourseError(f"{len(x)} images need {len(x)} labels, a tensor of int64 from 0 on "
-                          f"{x.device}; given: {_described(y)}. Split.of(x, y) takes lists, too.")
+                          or (resolve("course_lib.machine:unseen")(y) and (y < 0).any())):
+        raise resolve("course_lib.judge.kinds:of_images")(x, y)
     return x.detach()
-
-
-def _described(given: Any) -> str:
-    if not isinstance(given, Tensor):
-        return type(given).__name__
-    span = "" if given.is_complex() or given.is_meta or not given.numel() else (
-        f", from {given.float().min():g} to {given.float().max():g}")
-    return f"{given.dtype} tensor of shape {tuple(given.shape)}{span} on {given.device}"

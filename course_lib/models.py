@@ -1,6 +1,5 @@
 """Networks by name. Each takes images in [0, 1], normalises them inside, and returns logits."""
 
-import inspect
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib.errors import CourseError, integer, pick
+from course_lib.errors import integer, pick, resolve
 
 LAYOUT = torch.channels_last  # of images inside convolutional networks; it is fast on a CPU
 
@@ -82,9 +81,7 @@ def _conv(inside: int, outside: int, size: int = 3, stride: int = 1) -> nn.Conv2
 
 def relu_of_norm(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
     """relu(norm(x)), and x itself for the path beside it: one kernel computes both gradients."""
-    from course_lib.machine import kernels
-
-    kernel = kernels()
+    kernel = resolve("course_lib.machine:kernels")()
     return kernel.relu_of_norm(norm, x) if kernel else (torch.relu(norm(x)), x)
 
 
@@ -93,9 +90,8 @@ class ResNet18(nn.Module):
 
     def __init__(self, classes: int = 10, channels: int = 3, large: bool = False) -> None:
         super().__init__()
-        from course_lib.datasets import torchvision_datasets
-
-        torchvision_datasets()  # makes torchvision importable where it does not fit this torch
+        # makes torchvision importable where it does not fit this torch
+        resolve("course_lib.datasets:torchvision_datasets")()
         from torchvision.models import resnet18
 
         self.net = resnet18(num_classes=classes)
@@ -172,15 +168,7 @@ def build(name: str, *, seed: int = 0, **shape: Any) -> nn.Module:
     61706
     """
     make = pick(MODELS, name, "model")
-    takes = inspect.signature(make)
-    try:
-        takes.bind(**shape)
-    except TypeError:
-        raise CourseError(f"{name} cannot be built with {', '.join(sorted(shape))}; it takes "
-                          f"{', '.join(takes.parameters)}, and moves by .to('cuda').") from None
-    for word, value in shape.items():
-        if word in takes.parameters and type(takes.parameters[word].default) is int:
-            integer(value, f"{word} of {name}", 2 if word == "classes" else 1)
+    resolve("course_lib.judge.kinds:check_shape")(name, make, shape)
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(integer(seed, "seed", 0))  # no GPU's
         model = make(**shape)

@@ -87,15 +87,15 @@ def describe(figure: Figure) -> str:
     texts = []
     for ax in figure.axes:
         names = [tick.get_text() for tick in ax.get_xticklabels()]
-        bars = {str(c.get_label()): [p.get_height() for p in c.patches] for c in ax.containers
-                if hasattr(c, "patches")}
-        lines: Any = {str(a.get_label()): np.asarray(a.get_ydata(), float) for a in ax.lines}
+        bars: Any = {c.get_label(): [p.get_height() for p in c.patches] for c in ax.containers
+                     if hasattr(c, "patches")}
+        series = bars or {a.get_label(): np.asarray(a.get_ydata(), float) for a in ax.lines}
         words = [ax.get_title(), f"{ax.get_ylabel()} by {ax.get_xlabel()}".strip(" by")]
-        for label, values in (bars or lines).items():
+        for label, values in series.items():
             if len(values) > 1 and np.isfinite(values).any():  # from 3.1 (Trouser) to 97.2 (Shirt)
-                at = dict(enumerate(names)) if len(names) == len(values) else {}
-                ends = " to ".join(f"{values[i]:.3g}" + (f" ({at[i]})" if at.get(i) else "")
-                                   for i in map(int, (np.nanargmin(values), np.nanargmax(values))))
+                at = names if len(names) == len(values) else [""] * len(values)
+                ends = " to ".join(f"{values[i]:.3g}" + f" ({at[i]})" * bool(at[i])
+                                   for i in (np.nanargmin(values), np.nanargmax(values)))
                 words.append(f"from {ends}" if label[0] == "_" else f"{label}: from {ends}")
         texts.append(". ".join(filter(None, words)))
     return "; ".join(filter(None, texts)) or "a picture without axes"
@@ -134,11 +134,12 @@ def class_bars(models: Some | Mapping[str, Some], ax: Ax = None, *,
             spreads = [replace(s, low=low, high=high)
                        for s, (low, high) in zip(spreads, errors[0].intervals(), strict=True)]
         rows[label] = [spreads[c] for c in order]
-    ax = bars(rows, [every[0].classes[c] for c in order], ax, xlabel="class, easiest first",
+    ax = bars(rows, [every[0].classes[c] for c in order], ax,
+              xlabel=_warned("class, easiest first", every),
               ylabel=f"{names.pop() if len(names) == 1 else 'error'} (%)")
     # boundary errors can be negative; auto, because panels that share an axis still have to grow
     ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]), auto=True)
-    return _warn(ax, every)
+    return ax
 
 
 def side_by_side(models: Mapping[str, Some], *, height: float = 3.2) -> Axes:
@@ -256,7 +257,7 @@ def budget_curves(reports: Mapping[float, Report], ax: Ax = None, *, named: Name
     ax = class_curves([100 * r.rob.by_class for r in same], same[0].classes, axes(ax, 6, 3.6),
                       named=named, x=levels, ylabel="robust error (%)", ylim=(0, 102))
     ax.plot(levels, [100 * r.rob.mean for r in same], "k--", lw=1.5, label="average")
-    return _warn(_finish(ax, xlabel="budget ε (grey levels of 255)", xticks=levels), same)
+    return _finish(ax, xlabel=_warned("budget ε (grey levels of 255)", same), xticks=levels)
 
 
 def curves(lines: Mapping[str, Sequence[float]], ax: Ax = None, **labels: Any) -> Axes:
@@ -287,25 +288,25 @@ def attack_gaps(models: Mapping[str, Mapping[str, Spread]], ax: Ax = None, **lab
     """One row per model, one marker per attack. Where the markers of a model lie far apart, a weak
     attack overstates its robustness."""
     attacks = [*dict.fromkeys(a for results in models.values() for a in results)]
-    ax = _rows(axes(ax, 8, 1.1 + 0.42 * len(models)), models)
+    ax = axes(ax, 8, 1.1 + 0.42 * len(models))
     for i, results in enumerate(models.values()):
         for attack, (value, *interval) in zip(results, _ends(results.values()).T, strict=True):
             k = attacks.index(attack)
             at = i + 0.2 * (k - (len(attacks) - 1) / 2)
             ax.plot(interval, [at, at], color=COLOURS[k % 8], lw=1.7)
             ax.plot(value, at, ls="none", label=attack, **SERIES[k % 8])
-    return _finish(ax, **{"xlabel": "robust accuracy (%)"} | labels)
+    return _finish(ax, rows=[*models], **{"xlabel": "robust accuracy (%)"} | labels)
 
 
 def strips(rows: Mapping[str, Sequence[float]], ax: Ax = None, **labels: Any) -> Axes:
     """One point per training, one row per design, and a bar at the mean of each row."""
-    ax = _rows(axes(ax, 8, 0.9 + 0.45 * len(rows)), rows)
+    ax = axes(ax, 8, 0.9 + 0.45 * len(rows))
     for i, values in enumerate(rows.values()):
         # multiples of the golden ratio spread the points out, the same way each time
         at = i + 0.22 * (2 * (np.arange(len(values)) * 0.618 % 1) - 1)
         ax.plot(values, at, alpha=0.6, ls="none", **SERIES[i % 8])
         ax.plot([np.mean(values)] * 2, [i - 0.38, i + 0.38], color="black", lw=1.6)
-    return _finish(ax, **labels)
+    return _finish(ax, rows=[*rows], **labels)
 
 
 def pareto(points: Mapping[str, tuple[Spread, Spread]], ax: Ax = None, **labels: Any) -> Axes:
@@ -412,21 +413,17 @@ def _crosses(ax: Axes, xs: Iterable[Spread], ys: Iterable[Spread], **style: Any)
     return np.stack([x, y])
 
 
-def _rows(ax: Axes, labels: Iterable[str]) -> Axes:
-    """One row per label, the first on top."""
-    ax.set_yticks(range(len(names := list(labels))), names)
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.grid(visible=False, axis="y")
-    ax.grid(axis="x", alpha=0.3)
-    return ax
-
-
-def _finish(ax: Axes, names: Names = (), *, legend: bool = True, **labels: Any) -> Axes:
-    """Names below the axis, slanted where they are long; labels and limits; and a legend above the
-    data, with each label once."""
+def _finish(ax: Axes, names: Names = (), *, rows: Names = (), legend: bool = True,
+            **labels: Any) -> Axes:
+    """Names below the axis, slanted where they are long, or beside one row each, the first on top;
+    labels and limits; and a legend above the data, with each label once."""
     slanted: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
     if len(names):
         ax.set_xticks(range(len(names)), names, **slanted if len("".join(names)) > 40 else {})
+    if len(rows):
+        ax.set(yticks=range(len(rows)), yticklabels=rows, ylim=(len(rows) - 0.5, -0.5))
+        ax.grid(visible=False, axis="y")
+        ax.grid(axis="x", alpha=0.3)
     ax.set(**labels)
     handles, texts = ax.get_legend_handles_labels()
     if legend and (once := dict(zip(texts, handles, strict=True))):
@@ -436,11 +433,9 @@ def _finish(ax: Axes, names: Names = (), *, legend: bool = True, **labels: Any) 
     return ax
 
 
-def _warn(ax: Axes, reports: Iterable[Report]) -> Axes:
-    """Below the label of the x axis, the warnings about the figures that are drawn."""
-    words = dict.fromkeys(f"! {w}" for r in reports for w in r.warnings)
-    ax.set_xlabel("\n".join([ax.get_xlabel(), *words]))
-    return ax
+def _warned(label: str, reports: Iterable[Report]) -> str:
+    """The label of the x axis, and below it the warnings about the figures that are drawn."""
+    return "\n".join([label, *dict.fromkeys(f"! {w}" for r in reports for w in r.warnings)])
 
 
 def _fractions(x: Tensor) -> Tensor:

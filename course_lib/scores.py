@@ -73,12 +73,10 @@ def cru_eps(least: LeastEps, y: Tensor, classes: int) -> float:
 def least_eps(model: nn.Module, x: Tensor, y: Tensor, *, attack: PGD | None = None,
               first: float = 1 / 255, cap: float = 64 / 255, tolerance: float = 1 / 2550,
               generator: torch.Generator | None = None) -> LeastEps:
-    """Double each example's budget from `first` until the attack succeeds, then bisect.
-
-    The result is an upper bound: the distance of an adversarial example that PGD reached. A budget
-    that fails proves nothing, because success is not monotone. Budgets are in units of the attack's
-    `scale`, if it has one, and may then exceed 1.
-    """
+    """Double each example's budget from `first` until the attack succeeds, then bisect. The result
+    is an upper bound: the distance of an adversarial example that PGD reached. A budget that fails
+    proves nothing, because success is not monotone. Budgets are in units of the attack's `scale`,
+    if it has one, and may then exceed 1."""
     if tolerance <= 0:
         raise CourseError(f"tolerance is {tolerance:g}; it must be above 0.")
     s = _Search(model, x, y, attack, generator, first, cap)

@@ -9,15 +9,16 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.data import AUGMENTATIONS, Dataset, Split, batches
-from course_lib.errors import CourseError, integer, pick, resolve
+from course_lib.errors import CourseError, integer, resolve
 from course_lib.fairness import Report
-from course_lib.inference import check_fit, seen_before
+from course_lib.inference import check_fit
 from course_lib.methods import Method, Step
 
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -30,21 +31,14 @@ class Averaging:
     trained weights in the end. With `accept`, an epoch counts only if each class is right under
     attack at least so often on validation data (FAWA, Wei et al., CVPR 2023)."""
 
+    limits = "0 <= decay < 1", "0 <= first < inf", "0 <= accept <= 1"
+
     decay: float = 0.85
     first: int = 0
     accept: float = 0.0
 
     def __post_init__(self) -> None:
-        resolve("course_lib.judge.kinds:check_kinds")(vars(self), Averaging)
-        integer(self.first, "first", 0)
-        if not (0 <= self.decay < 1 and 0 <= self.accept <= 1):
-            raise CourseError(f"decay is {self.decay} (0 to below 1) and accept {self.accept}, the "
-                              "least share of right images in each class (0 to 1).")
-
-    def join(self, average: dict[str, Tensor], now: dict[str, Tensor]) -> dict[str, Tensor]:
-        """avg <- a avg + (1 - a) theta; the first theta is copied, and so are counters."""
-        return {k: self.decay * average[k].to(v.device) + (1 - self.decay) * v
-                if average and v.is_floating_point() else v.clone() for k, v in now.items()}
+        resolve("course_lib.judge.kinds:check_fields")(self)
 
 
 @dataclass(frozen=True)
@@ -52,6 +46,9 @@ class Optim:
     """The optimiser as data. `drops` holds (epoch, factor): from that epoch on the rate is
     lr * factor. With `cosine` it falls to zero along a cosine, over so many epochs. `augment` is a
     name in AUGMENTATIONS. With `averaging` an average of the weights is the trained model."""
+
+    limits = (("name", OPTIMISERS), ("augment", AUGMENTATIONS), "0 < lr < inf", "1 <= batch < inf",
+              "0 <= momentum < 1", "0 <= weight_decay < 1", "0 <= cosine < inf")
 
     name: str = "adam"
     lr: float = 1e-3
@@ -65,17 +62,10 @@ class Optim:
     averaging: Averaging | None = None
 
     def __post_init__(self) -> None:
-        resolve("course_lib.judge.kinds:check_kinds")(vars(self), Optim)
-        pick(OPTIMISERS, self.name, "optimiser")
-        pick(AUGMENTATIONS, self.augment, "augmentation")
-        integer(self.batch, "batch size", 1)
-        integer(self.cosine, "cosine, a number of epochs,", 0)
+        resolve("course_lib.judge.kinds:check_fields")(self)
         if self.nesterov and not (self.name == "sgd" and self.momentum):
             raise CourseError(f"Nesterov needs sgd with a momentum, not {self.name} with "
                               f"{self.momentum}.")
-        if not (0 < self.lr < math.inf and 0 <= self.momentum < 1 and 0 <= self.weight_decay < 1):
-            raise CourseError(f"lr is {self.lr} (above 0, such as 1e-3), momentum {self.momentum} "
-                              f"and weight_decay {self.weight_decay} (from 0 to below 1).")
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimiser of these settings, for the parameters of `model`."""
@@ -110,7 +100,6 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
         store: Any = None, fresh: bool = False, progress: bool = True,
         save_every: float | None = None, callback: Callable[[Run], object] | None = None) -> Run:
     """Train `model` in place and return it, in eval mode, with its history.
-
     With a `store`, such as Store("runs/mine"), the same call goes on where an earlier one stopped;
     more `epochs` go on with a finished training. It is saved after each epoch, when it is stopped,
     and every `save_every` seconds (by default a minute, or more where a save is slow); `fresh=True`
@@ -122,12 +111,7 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
     from course_lib.checkpoints import Saver
     from course_lib.machine import enough_memory
 
-    for given, part, example in (
-            (model, "parameters", 'build("lenet5")'), (method, "loss", 'METHODS["pgd_at"]()'),
-            (optim, "make", 'Optim("adam", lr=1e-3)'), (store, "save", 'Store("runs/mine")')):
-        known = hasattr(given, part) or (given is None and part == "save")
-        if isinstance(given, type) or not known:
-            raise CourseError(f"fit was given {given!r} in place of something like {example}.")
+    resolve("course_lib.judge.kinds:check_training")(model, method, optim, store, validate)
     t = _Training(model, method, data.train if isinstance(data, Dataset) else data,
                   integer(epochs, "epochs", 0), optim, integer(seed, "seed", 0), validate)
     with Saver(t, store, save_every, progress, fresh) as saver, enough_memory():
@@ -160,20 +144,13 @@ class _Training:
              "history", "began", "average")
 
     def __post_init__(self) -> None:
-        if not len(self.train):
-            raise CourseError("The training split is empty; training needs one image at least.")
-        if self.optim.averaging and self.optim.averaging.accept and not self.validate:
-            raise CourseError("Averaging accepts epochs by validation data; pass validate= to fit.")
-        classes, self.device = len(self.train.classes), next(self.model.parameters()).device
-        check_fit(self.model, self.train.images(slice(0, 1)).to(self.device), classes)
+        self.device = check_fit(self.model, self.train)
         self.group, self.optimiser = processes, self.optim.make(self.model)
         self.batches = math.ceil(len(self.train.y) / self.optim.batch)
         every = self.method.update_every
         self.every = self.batches if every == "epoch" else every
-        if every is not None:
-            integer(self.every, 'update_every (None, "epoch" or a number of batches)', 1)
         self.epoch, self.batch, self.loss_sum, self.seconds = 0, 0, 0.0, 0.0
-        self.memory = self.method.init_state(classes)
+        self.memory = self.method.init_state(len(self.train.classes))
         self.stats: dict[str, Tensor] = {}  # sums since the last update
         self.updated = False  # has the method been updated since the last batch?
         self.average: dict[str, Tensor] = {}  # of the model's state, with Optim.averaging
@@ -226,16 +203,10 @@ class _Training:
         model's running averages are as before."""
         before = [b.clone() for b in self.model.buffers()]
         try:
-            with seen_before(self.batch > 0):
+            with resolve("course_lib.machine:seen_before")(self.batch > 0):
                 out = self.method.loss(self.model, x, y, self.memory, self.at(self.group.suffix))
-                loss, stats = out if isinstance(out, tuple) and len(out) == 2 else (out, {})
-                if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
-                    given = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-                    raise CourseError(f"{type(self.method).__name__}.loss returned {given}. Return "
-                                      "losses.mean(), or one such number and a dict of statistics.")
-                if not math.isfinite(value := loss.item()):  # for this the host waits, once
-                    raise CourseError(f"The loss became {value} in epoch {self.epoch + 1}, "
-                                      f"batch {self.batch + 1}. Try a smaller learning rate.")
+                loss, value, stats = resolve("course_lib.judge.kinds:check_loss")(
+                    self.method, out, self.epoch, self.batch)  # for its value the host waits, once
                 self.optimiser.zero_grad(set_to_none=True)
                 loss.backward()
             return self.group.exchange(self.model, before, value, stats, share)
@@ -259,7 +230,11 @@ class _Training:
         if averaging and self.epoch >= averaging.first:
             report = self.report(self.at()) if averaging.accept else None
             if report is None or report.rob.worst <= 1 - averaging.accept:
-                average = averaging.join(average, self.model.state_dict())
+                # avg <- a avg + (1 - a) theta; the first theta is copied, and so are counters
+                a, theta = averaging.decay, self.model.state_dict()
+                average = {k: a * average[k].to(v.device) + (1 - a) * v
+                           if average and v.is_floating_point() else v.clone()
+                           for k, v in theta.items()}
         if self.validate and not self.reports:  # the method asked for none
             self.report(self.at())
         row = {"epoch": self.epoch + 1, "loss": self.loss_sum / self.batches,
@@ -283,26 +258,8 @@ class _Training:
         vars(self).update({name: state[name] for name in self.saved})
 
 
-class Alone:
-    """The one process of a training. lab/torchrun.py has several, and describes each method."""
-
-    size, first, suffix = 1, True, ""
-
-    def identity(self) -> dict[str, Any]:
-        return {}
-
-    def share(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, float]:
-        return x, y, 1.0
-
-    def exchange(self, model: nn.Module, before: list[Tensor], loss: float,
-                 stats: dict[str, Tensor], share: float) -> tuple[float, dict[str, Tensor]]:
-        return loss, stats
-
-    def any(self, flag: bool) -> bool:
-        return flag
-
-    def from_first(self, thing: Any) -> Any:
-        return thing
-
-
-processes = Alone()  # those that train together here; lab/torchrun.py puts its group in this place
+# The processes that train together: this one alone. lab/torchrun.py puts its Group in this place.
+processes: Any = SimpleNamespace(
+    size=1, first=True, suffix="", identity=dict, any=bool, from_first=lambda thing: thing,
+    share=lambda x, y: (x, y, 1.0),
+    exchange=lambda model, before, loss, stats, share: (loss, stats))

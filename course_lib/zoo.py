@@ -5,25 +5,19 @@ their sha256. Bytes are read, hashed, and only then parsed; tensors must fit the
 are combined only on the same images, under the same attack and budget, and by the classes' names.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-import safetensors.torch
 from torch import nn
 
-from course_lib.errors import CourseError, instead, pick, several
+from course_lib.errors import CourseError, instead, pick, resolve, several
 from course_lib.fairness import Errors, Report
 from course_lib.models import build
-
-if TYPE_CHECKING:
-    from course_lib.files import Entries, StoredFiles
 
 Root = Path | str | None  # a folder of stored models; None is `models_dir()`
 K = TypeVar("K", bound=Hashable)
@@ -38,27 +32,19 @@ def models_dir() -> Path:
     return Path(os.environ.get("COURSE_MODELS") or (installed if installed.is_dir() else cloned))
 
 
-def model_files(root: Root = None) -> StoredFiles:
-    """The folder of stored models."""
-    from course_lib.files import StoredFiles
-
-    return StoredFiles(Path(root or models_dir()), "models",
-                       "Restore it (git checkout) or run `make models`.")
+def model_files(root: Root = None) -> Any:
+    """The folder of stored models, as StoredFiles."""
+    return resolve("course_lib.files:StoredFiles")(
+        Path(root or models_dir()), "models", "Restore it (git checkout) or run `make models`.")
 
 
-def manifest(root: Root = None) -> Entries:
+def manifest(root: Root = None) -> dict[str, dict[str, dict[str, Any]]]:
     """recipe -> seed (as text) -> {"weights": {file, sha256}, "record": {file, sha256}}"""
     path = Path(root or models_dir()) / "manifest.json"
     if not os.path.isfile(path):
         raise CourseError(f"{path} is not there. Clone the whole repository, set COURSE_MODELS to "
                           "a folder of models, or run `make models`.")
-    entries = model_files(root).entries()
-    for seed, rows in (pair for seeds in entries.values() for pair in seeds.items()):
-        if not (seed.isdecimal() and len(seed) <= 20
-                and all(isinstance(row, dict) for row in rows.values())):
-            raise CourseError(f"{path} is damaged: its seed {seed[:30]!r} names no files. Restore "
-                              "it (git checkout) or run `make models`.")
-    return entries
+    return dict(model_files(root).entries())
 
 
 def entry(name: str, seed: int, root: Root = None) -> dict[str, Any]:
@@ -102,10 +88,8 @@ def matching(names: Collection[str], patterns: Any) -> list[str]:
 
 
 def stored_models(root: Root = None, *patterns: str) -> list[StoredModel]:
-    """All stored models, or those whose names match a pattern such as "exp1" or "exp2/rew*".
-
-    Those whose record is damaged are left out; one warning names them.
-    """
+    """All stored models, or those whose names match a pattern such as "exp1" or "exp2/rew*". Those
+    whose record is damaged are left out; one warning names them."""
     stored = manifest(root)
     names = sorted(matching(stored, patterns) if patterns else stored)
     models, bad = [], list[str]()
@@ -162,8 +146,6 @@ def load_model(name: str | os.PathLike[str], *, seed: int = 0, root: Root = None
     if "weights" not in files:
         raise CourseError(f"Only the record of {name} (seed {seed}) is stored; its weights are "
                           f"not. {again}")
-    if not isinstance(model, nn.Module | None):
-        raise CourseError(f"model is {model!r:.100}; give a network, such as my_network.")
     try:
         made = folder.read_json(files.get("record", {}))["made_from"]
         shape = made.get("arguments", {"classes": len(made["classes"])})
@@ -171,7 +153,7 @@ def load_model(name: str | os.PathLike[str], *, seed: int = 0, root: Root = None
     except (KeyError, TypeError, AttributeError):
         raise CourseError(f"{name}: its record names no network that `build` makes. Give yours, "
                           "load_model(..., model=my_network), or restore the record.") from None
-    load_weights(model, folder.read(files["weights"]), name)
+    resolve("course_lib.checkpoints:load_weights")(model, folder.read(files["weights"]), name)
     return model.eval()
 
 
@@ -188,35 +170,10 @@ def _saved(name: Any) -> tuple[str, Path | None, str]:
     return names[0], Path(name), "Save it again with save_model."
 
 
-def load_weights(model: nn.Module, raw: bytes, name: str) -> None:
-    """Put safetensors bytes into a model whose tensors have these names, shapes and types."""
-    try:
-        tensors = safetensors.torch.load(raw)
-    except Exception as e:  # the parser's errors have no common family
-        raise CourseError(f"{name}: the weights cannot be read ({type(e).__name__}: "
-                          f"{str(e)[:100]}). Restore the file or make it again.") from None
-    given, expected = ({k: (v.shape, v.dtype) for k, v in state.items()}
-                       for state in (tensors, model.state_dict()))
-    odd = [k for k in sorted(given | expected) if given.get(k) != expected.get(k)
-           or not tensors[k].isfinite().all()]
-    if odd:
-        raise CourseError(f"{name}: the weights do not fit {type(model).__name__}: "
-                          f"{', '.join(odd[:5])} differ in name, shape or type, or hold NaN or "
-                          "infinity. Restore the file or make it again.")
-    model.load_state_dict(tensors)
-
-
-def load_scores(name: str, *, seed: int = 0, root: Root = None) -> list[dict[str, Any]]:
-    """The unfairness scores in one model's record, or none."""
-    return list(load_record(name, seed=seed, root=root).get("scores", []))
-
-
 def combine(reports: Iterable[Report], ignore: str = "") -> list[Report]:
-    """The reports with their classes in the first one's order, so that they can be compared.
-
-    They share the images of each class (by its name), attack and budget; an attack without a name
-    is any. `ignore` names facts that may differ, such as "attack budget".
-    """
+    """The reports with their classes in the first one's order, so that they can be compared. They
+    share the images of each class (by its name), attack and budget; an attack without a name is
+    any. `ignore` names facts that may differ, such as "attack budget"."""
     if not (reports := list(reports)):
         raise CourseError("There is no report; give one or more, such as load_report(name).")
     facts = [{"images": ", ".join(f"{n} {c}" for c, n in images_of(r)), "attack": r.attack,

@@ -64,7 +64,7 @@ def test_a_drive_that_cannot_be_mounted_is_a_warning(monkeypatch, error, reason)
 
 
 def test_full_is_refused_only_where_the_machine_is_too_slow(monkeypatch):
-    monkeypatch.setattr(colab, "_seconds", lambda name: (4 * 3600.0, 600.0))
+    monkeypatch.setattr("course_lib.tables.times._seconds", lambda name: (4 * 3600.0, 600.0))
     on = {where: colab.Session(where, torch.device(device), Path("results"))
           for where, device in (("colab", "cpu"), ("local", "cpu"), ("kaggle", "cuda"))}
     assert "4 hours" in on["colab"].how_long("a", full=True)  # it fits into a session

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from course_lib import METHODS, Optim, fit
-from course_lib.data import AUGMENTATIONS, Split, batches, stratified
+from course_lib.data import AUGMENTATIONS, Split, batches
 from course_lib.datasets.cifar10 import crop_flip
+from course_lib.datasets.sources import stratified
 from tests import helpers
 from tests.helpers import THREE, Small, images, labels, seeded, split, tiny_dataset
 

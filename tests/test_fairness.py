@@ -63,11 +63,11 @@ ROW = report().to_json()
 
 
 @pytest.mark.parametrize(("make", "says"), [
-    (lambda: Errors((1, 2), (10,)), "2 classes of errors for 1"),
-    (lambda: Errors((0, 0), (10, 0)), "Class 1 holds no image"),
-    (lambda: Errors((11,), (10,)), "More wrong images than images"),
-    (lambda: Report(A, B, THREE), "different images"),
-    (lambda: Report(A, A, THREE[:2]), "2 class names for 3"),
+    (lambda: Errors((1, 2), (10,)), r"images \(1, 2\) of \(10,\); give both"),
+    (lambda: Errors((0, 0), (10, 0)), r"of \(10, 0\).*one image or more"),
+    (lambda: Errors((11,), (10,)), r"images \(11,\) of \(10,\)"),
+    (lambda: Report(A, B, THREE), r"3 class names .*10, 10\) without and \(10, 10, 20\) u"),
+    (lambda: Report(A, A, THREE[:2]), "2 class names for counts"),
     (lambda: Report(A, A, THREE, "pgd20", math.nan), "not below 0"),
     *[(lambda row=row: Report.from_json(row), ".") for row in (
         {}, [], None, {**ROW, "nat": None}, {**ROW, "nat": [0.1, 0.2]}, {**ROW, "eps": "big"},

@@ -13,7 +13,7 @@ from course_lib.inference import predict
 from course_lib.lessons.scores import PRINTED, differences
 from course_lib.scores import LeastEps, cau, cru_eps, cru_s, eou, grid_eps, least_eps, luf
 from course_lib.tables import compare_scores, score_results
-from course_lib.zoo import load_scores
+from course_lib.zoo import load_record
 from tests.helpers import Linear, Small, images, labels, left_alone, seeded, split
 
 REPORT = Report(Errors((1, 5, 2), (10, 10, 20)), Errors((4, 9, 4), (10, 10, 20)),
@@ -129,7 +129,8 @@ def test_bad_input_gets_a_sentence(call, says):
 
 
 def of(recipe, score, value, **which):
-    return np.array([value(row) for seed in range(3) for row in load_scores(recipe, seed=seed)
+    rows = [row for seed in range(3) for row in load_record(recipe, seed=seed)["scores"]]
+    return np.array([value(row) for row in rows
                      if row["score"] == score and which.items() <= row.items()])
 
 

@@ -286,7 +286,7 @@ def test_progress_says_where_it_goes_on(capfd):
 
 
 @pytest.mark.parametrize(("words", "say"), [  # more of them in tests/traps/test_identity.py
-    ({"data": split(1).masked(0)}, "The training split is empty"),
+    ({"data": split(1).masked(0)}, "The split is empty"),
     ({"epochs": -1}, "epochs is -1"), ({"seed": "0"}, "seed is '0'"),
     ({"model": Small(2)}, "2 classes apart, the data has 3 classes"),
     ({"data": split(9, (2, 6, 6))}, r"Small cannot take images of shape \(1, 2, 6, 6\)")])
@@ -300,14 +300,15 @@ def test_bad_input(words, say):
 @pytest.mark.parametrize(("words", "say"), [
     ({"name": "lion"}, "adam, adamw, sgd"), ({"augment": "crop"}, "'crop'"),
     ({"nesterov": True}, "Nesterov needs sgd with a momentum, not adam"),
-    ({"cosine": -1}, "cosine, a number of epochs, is -1"), ({"batch": 0}, "batch size is 0"),
-    ({"lr": 0}, "lr is"), ({"lr": math.nan}, "lr is"), ({"momentum": 1}, "momentum 1"),
-    ({"weight_decay": -1}, "weight_decay -1")])
+    ({"cosine": -1}, "cosine is -1"), ({"batch": 0}, "batch is 0"),
+    ({"lr": 0}, "lr is 0; Optim takes 0 < lr < inf"), ({"lr": math.nan}, "lr is"),
+    ({"lr": math.inf}, "lr is"), ({"momentum": 1}, "momentum is 1; .*momentum < 1"),
+    ({"weight_decay": -1}, "weight_decay is -1")])
 def test_an_optimiser_that_makes_no_sense(words, say):
     with pytest.raises(CourseError, match=say):
         Optim(**words)
     for bad in ((1.0,), (0.5, -1), (0.5, 0, 2.0)):
-        with pytest.raises(CourseError, match="decay is|first is"):
+        with pytest.raises(CourseError, match="decay is|first is|accept is"):
             Averaging(*bad)
 
 

@@ -12,8 +12,9 @@ import json
 import torch
 from PIL import Image
 
-from course_lib.data import EMBEDDED, TRAIN_SHARE, load, stratified
+from course_lib.data import EMBEDDED, load
 from course_lib.datasets.cifar10 import CIFAR10, full
+from course_lib.datasets.sources import TRAIN_SHARE, stratified
 
 N, ACROSS = 2000, 50
 

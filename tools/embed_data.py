@@ -10,8 +10,9 @@ import struct
 
 import numpy as np
 
-from course_lib.data import EMBEDDED, TRAIN_SHARE, stratified
+from course_lib.data import EMBEDDED
 from course_lib.datasets.fashion_mnist import SHA256, read_idx, training_folder
+from course_lib.datasets.sources import TRAIN_SHARE, stratified
 
 N = 6000
 

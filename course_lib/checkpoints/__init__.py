@@ -2,8 +2,8 @@
 one."""
 
 from course_lib.checkpoints.identity import layers, sources
-from course_lib.checkpoints.packing import SaveError
+from course_lib.checkpoints.packing import SaveError, load_weights
 from course_lib.checkpoints.saver import Saver
 from course_lib.checkpoints.store import Store
 
-__all__ = ["SaveError", "Saver", "Store", "layers", "sources"]
+__all__ = ["SaveError", "Saver", "Store", "layers", "load_weights", "sources"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from course_lib.checkpoints.disk import Damaged
 from course_lib.errors import CourseError
@@ -59,6 +59,26 @@ def unpack(data: bytes, step: int) -> tuple[int, dict[str, Any], dict[str, Any]]
     except Exception as error:  # safetensors, and nonsense in its header, fail in a dozen ways
         raise Damaged(f"it does not hold a training state ({type(error).__name__})") from None
     return step, about, state
+
+
+def load_weights(model: nn.Module, raw: bytes, name: str) -> None:
+    """Put safetensors bytes into a model whose tensors have these names, shapes and types."""
+    if not isinstance(model, nn.Module):
+        raise CourseError(f"model is {model!r:.100}; give a network, such as my_network.")
+    try:
+        tensors = safetensors.torch.load(raw)
+    except Exception as e:  # the parser's errors have no common family
+        raise CourseError(f"{name}: the weights cannot be read ({type(e).__name__}: "
+                          f"{str(e)[:100]}). Restore the file or make it again.") from None
+    given, expected = ({k: (v.shape, v.dtype) for k, v in state.items()}
+                       for state in (tensors, model.state_dict()))
+    odd = [k for k in sorted(given | expected) if given.get(k) != expected.get(k)
+           or not tensors[k].isfinite().all()]
+    if odd:
+        raise CourseError(f"{name}: the weights do not fit {type(model).__name__}: "
+                          f"{', '.join(odd[:5])} differ in name, shape or type, or hold NaN or "
+                          "infinity. Restore the file or make it again.")
+    model.load_state_dict(tensors)
 
 
 def _encode(node: Any, tensors: dict[str, Tensor], path: str = "") -> Any:

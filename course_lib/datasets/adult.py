@@ -10,7 +10,7 @@ import torch
 
 from course_lib import data
 from course_lib.attacks import PGD
-from course_lib.data import Dataset, Split, halves
+from course_lib.data import Dataset, Split
 from course_lib.datasets import sources
 from course_lib.errors import CourseError
 
@@ -62,7 +62,7 @@ def load_adult(root: sources.Root, limit: int | None, seed: int) -> Dataset:
         return parse(raw.decode("ascii"))
 
     return Dataset("adult", CLASSES, read("adult.test.gz"),
-                   lambda: halves(read("adult.data.gz"), limit, seed))
+                   lambda: sources.halves(read("adult.data.gz"), limit, seed))
 
 
 def parse(text: str) -> Split:

@@ -13,12 +13,16 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from course_lib import data
-from course_lib.data import TRAIN_SHARE, Dataset, Split, halves
-from course_lib.errors import CourseError
+from course_lib.data import Dataset, Split
+from course_lib.errors import CourseError, integer
 from course_lib.files import cache_dir, locked, parse_json, read_bytes, sha256_of, within
 
 Root = str | os.PathLike[str] | None
+TRAIN_SHARE = 0.8
 LARGEST = 64 << 20  # bytes; no published file that we unpack is larger
 SILENCE = 120.0  # seconds in which a download must make a file grow
 FAULTS = (OSError, RuntimeError, ValueError, KeyError, EOFError, HTTPException, tarfile.TarError,
@@ -38,6 +42,29 @@ def dataset(name: str, read: Callable[[Path | None, str], Split], root: Root, li
                            lambda: embedded_halves(embedded("train"), limit, seed, most))
     test = read(folder, "test")
     return Dataset(name, test.classes, test, lambda: halves(read(folder, "train"), limit, seed))
+
+
+def stratified(y: Tensor, seed: int) -> Tensor:
+    """A seeded order of the examples; any beginning of it holds the classes in proportion."""
+    generator = torch.Generator().manual_seed(integer(seed, "seed", 0))
+    shuffled = torch.randperm(len(y), generator=generator)
+    share = torch.empty(len(y), dtype=torch.float64)
+    for c in y.unique():
+        mine = torch.nonzero(y[shuffled] == c).flatten()
+        # (i + 1/2) / N_c: the i-th example of class c comes this far into the order
+        share[mine] = (torch.arange(len(mine), dtype=torch.float64) + 0.5) / len(mine)
+    return shuffled[share.argsort(stable=True)]
+
+
+def halves(pool: Split, limit: int | None, seed: int) -> tuple[Split, Split]:
+    """80 % to train on, 20 % to validate on; `limit` keeps the beginning of both."""
+    n = len(pool) if limit is None else limit
+    if n > len(pool):
+        raise CourseError(f"limit={n} is more than the {len(pool)} training examples that there "
+                          "are. Leave it out, or ask for fewer.")
+    order = stratified(pool.y, seed)
+    cut, n_train = round(TRAIN_SHARE * len(order)), round(TRAIN_SHARE * n)
+    return pool.take(order[:n_train]), pool.take(order[cut:][: n - n_train])
 
 
 def contents(folder: Path) -> tuple[int, dict[str, str]]:

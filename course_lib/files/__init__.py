@@ -284,8 +284,15 @@ class StoredFiles:
     remake: str  # what to do about a damaged file
 
     def entries(self) -> Entries:
-        """The manifest's entries; none where there is no manifest yet."""
-        return self._table("manifest.json", self.kind, depth=2)
+        """The manifest's entries; none where there is no manifest yet. The keys of models are
+        seeds, and their entries have a row per file."""
+        models = self.kind == "models"
+        entries = self._table("manifest.json", self.kind, depth=2 + models)
+        for key in (key for keys in entries.values() for key in keys if models):
+            if not (key.isdecimal() and len(key) <= 20):
+                raise CourseError(f"{self.folder / 'manifest.json'} is damaged: {key[:30]!r} is no "
+                                  f"seed. {self.remake}")
+        return entries
 
     def release(self) -> dict[str, dict[str, Any]]:
         """release.json: for the sha256 of files elsewhere, their size and url or Drive id."""

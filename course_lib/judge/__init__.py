@@ -6,7 +6,7 @@ Gradients are looked at on a hundred images only, so that judging costs next to 
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from numbers import Real
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.attacks import OBJECTIVES, PGD
-from course_lib.autoattack import SLACK, AutoAttack
+from course_lib.autoattack import CLASSES, SLACK, AutoAttack
 from course_lib.data import Dataset, Split
 from course_lib.errors import CourseError, CourseWarning, resolve
 from course_lib.fairness import Report
@@ -112,6 +112,22 @@ def _of_foolbox(attack: Any) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
 
     vars(attacked)["eps"] = keywords["epsilons"]
     return attacked
+
+
+def classes_for(attacks: Sequence[str], model: nn.Module, x: Tensor) -> int:
+    """How many classes the model tells apart; an error where they are too few for these attacks of
+    AutoAttack's, or where it cannot take such images."""
+    if x.ndim != 4 or x.dtype != torch.float32:
+        raise CourseError("AutoAttack takes float32 images of shape [B, C, H, W]; these are "
+                          f"{x.dtype} of shape {tuple(x.shape)}.")
+    with torch.no_grad():
+        classes = logits_of(model, x[:1]).shape[1]
+    if (needed := max(CLASSES[name] for name in attacks)) > classes:
+        able = tuple(name for name in ("apgd-ce", "apgd-dlr", "fab-t", "square")
+                     if CLASSES[name] <= classes)
+        raise CourseError(f"This AutoAttack needs {needed} classes, the model tells {classes} "
+                          f"apart. Use AutoAttack(attacks={able}).")
+    return classes
 
 
 def judged(evaluated: Callable[[Any], Report], model: nn.Module, split: Split,

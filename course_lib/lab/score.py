@@ -27,7 +27,7 @@ from course_lib.inference import frozen, logits_of
 from course_lib.lab.examine import Case, Row, examine_all, models_with_weights
 from course_lib.lab.publish import add_rows
 from course_lib.machine import device
-from course_lib.zoo import entry, load_model, load_report, load_scores
+from course_lib.zoo import entry, load_model, load_record, load_report
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def score_stored(patterns: Sequence[str], *, seeds: int | None = None, out: Path
         add_rows(case.name, case.seed, case.key, [*of_reports(case), *of_copies(case)],
                  case.weights, case.models)
     return [{"recipe": name, "seed": seed, **row} for name, seed, _ in stored
-            for row in load_scores(name, seed=seed, root=models)]
+            for row in load_record(name, seed=seed, root=models).get("scores", [])]
 
 
 class LeastCase(Case):
@@ -159,7 +159,7 @@ def of_copies(case: Case) -> Iterator[Row]:
         return
     source = entry(copies.of, case.seed, case.models)["weights"]["sha256"]
     fooled = load_model(copies.of, seed=case.seed, root=case.models).to(device())
-    stored = load_scores(case.name, seed=case.seed, root=case.models)
+    stored = load_record(case.name, seed=case.seed, root=case.models).get("scores", [])
 
     def transferred(eps: float, _: nn.Module, x: Tensor, y: Tensor, *,
                     generator: torch.Generator) -> Tensor:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 PATIENCE = timedelta(days=1)  # the others wait while the first validates; a dead one shows at once
 
 
-class Group(training.Alone):
+class Group:
     """Process `rank` of `size`. Every process must make the same calls in the same order."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -112,11 +112,12 @@ def met(store: dist.Store, rank: int, size: int) -> str:
 
 
 @contextmanager
-def joined() -> Iterator[training.Alone]:
+def joined() -> Iterator[Any]:
     """Within the block, `fit` trains as part of the processes that torchrun started; "cuda" is then
     this process's own GPU. Without torchrun nothing changes."""
+    alone = training.processes
     if not dist.is_available() or dist.is_initialized() or not dist.is_torchelastic_launched():
-        yield training.processes
+        yield alone
         return
     backend = "gloo"
     if torch.cuda.is_available():
@@ -129,5 +130,5 @@ def joined() -> Iterator[training.Alone]:
     if size > 1:
         training.processes = Group(rank, size)
     yield training.processes
-    training.processes = training.Alone()
+    training.processes = alone
     dist.destroy_process_group()  # not after an error: it would wait for those that are gone

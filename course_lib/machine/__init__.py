@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from course_lib.errors import CourseError
 # glibc's numbers of M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD, and what they are set to
 MALLOC = ((-3, 1 << 30), (-1, 2**31 - 1), (-2, 64 << 20))
 _LOCK = threading.Lock()
+_SEEN: ContextVar[bool] = ContextVar("course_lib.machine.seen", default=False)
 _CHANGED: dict[tuple[int, str], tuple[int, Any]] = {}  # by object, attribute: holders, value before
 
 
@@ -61,6 +63,21 @@ def keep_memory() -> bool:
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # another C library has none
     return mallopt is not None and all(mallopt(*setting) for setting in MALLOC)
+
+
+@contextmanager
+def seen_before(seen: bool) -> Iterator[None]:
+    """With `seen`, values on a GPU are not checked: each look at them makes the host wait."""
+    token = _SEEN.set(seen)
+    try:
+        yield
+    finally:
+        _SEEN.reset(token)
+
+
+def unseen(t: Tensor) -> bool:
+    """Whether the values of `t` are still to be checked."""
+    return t.numel() > 0 and not (_SEEN.get() and t.device.type != "cpu")
 
 
 @contextmanager

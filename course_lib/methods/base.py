@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from course_lib.errors import CourseError, pick, resolve
+from course_lib.errors import CourseError, resolve
 from course_lib.fairness import Report
 
 State = dict[str, Tensor]
@@ -35,8 +35,8 @@ class Method:
     update_every: ClassVar[Any] = None
     # the report that `update` reads: "errors", "flips" (these count changed predictions too) or ""
     wants_report: ClassVar[str] = "errors"
-    # of some constants the names to choose from, or the largest number; the least is 0
-    limits: ClassVar[tuple[tuple[str, Any], ...]] = ()
+    # what fields may be: ("variant", the names to choose from), or a text such as "0 <= mix <= 1"
+    limits: ClassVar[tuple[Any, ...]] = ()
     # class name and constants in the digests of a method that was once part of another class
     RECORDED_AS: ClassVar[Mapping[str, Any]] = {}
 
@@ -49,15 +49,7 @@ class Method:
             METHODS[name] = cls
 
     def __post_init__(self) -> None:
-        resolve("course_lib.judge.kinds:check_kinds")(vars(self), type(self))
-        for word, most in self.limits:
-            given = getattr(self, word)
-            for value in given if isinstance(given, tuple) else (given,):
-                if not isinstance(most, float):
-                    pick(dict.fromkeys(most), value, f"{word} of {self.name}")
-                elif value is not None and not 0 <= value <= most:
-                    raise CourseError(f"{word} is {given}; {self.name} takes numbers from 0 to "
-                                      f"{most:g}.")
+        resolve("course_lib.judge.kinds:check_fields")(self)
 
     def init_state(self, n_classes: int) -> State:
         """The memory before the first batch: a dict of tensors, saved with every checkpoint."""

@@ -28,7 +28,7 @@ class CFA(TRADES):
     name = "cfa"
     update_every = "epoch"
     wants_report = ""
-    limits = (("begin", 1.0), ("lambda1", torch.inf), ("lambda2", torch.inf))
+    limits = ("0 <= begin <= 1", "0 <= lambda1 <= inf", "0 <= lambda2 <= inf")
 
     lambda1: float | None = 0.3  # the paper's for TRADES; None leaves the margins at 1
     lambda2: float | None = 0.5  # None leaves the betas alone

@@ -27,7 +27,7 @@ class CFOL(Method):
     name = "cfol"
     update_every = 1
     wants_report = ""
-    limits = (("gamma", 1.0), ("eta", torch.inf))
+    limits = ("0 <= gamma <= 1", "0 <= eta <= inf")
 
     eta: float = 5e-6  # for 200 epochs of 40,000 images; in proportion more for shorter runs
     gamma: float = 0.5

@@ -27,7 +27,7 @@ class DAFA(TRADES):
     name = "dafa"
     update_every = "epoch"
     wants_report = ""
-    limits = (("warmup", 1.0), ("lam", torch.inf))
+    limits = ("0 <= warmup <= 1", "0 <= lam <= inf")
 
     lam: float = 1.0
     warmup: float = 70 / 110  # share of the epochs

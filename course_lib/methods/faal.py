@@ -11,11 +11,9 @@ from course_lib.methods.base import Method, State, Step
 
 
 def worst_weights(a: Tensor, tau: float) -> Tensor:
-    """argmax_w sum_c a_c w_c  over the simplex, where KL(U || w) <= tau, for float64 a [C].
-
+    """argmax_w sum_c a_c w_c  over the simplex, where KL(U || w) <= tau, for float64 a [C]. There
     w_c is proportional to 1 / (mu - a_c). KL(U || w) falls as mu grows, so we look for log(mu - max
-    a) on a grid, then on a finer one: 8 rounds of 256 points, without a wait for the device.
-    """
+    a) on a grid, then on a finer one: 8 rounds of 256 points, without a wait for the device."""
     below = a.max() - a
     below = below / below.max().clamp(min=1e-300)  # neither scale nor shift of a matters
     low, high = a.new_tensor(-40.0), a.new_tensor(40.0)
@@ -43,7 +41,7 @@ class FAAL(Method):
     """
 
     name = "faal"
-    limits = (("tau", torch.inf),)
+    limits = ("0 <= tau <= inf",)
 
     tau: float = 0.5
     counts: bool = True

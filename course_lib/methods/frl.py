@@ -38,8 +38,8 @@ class FRL(TRADES):
 
     name = "frl"
     limits = (("variant", VARIANTS), ("normaliser", ("separate", "joint")),
-              ("step", ("largest", "fixed")), ("rates", torch.inf), ("lim", 1.0),
-              ("beta", torch.inf))
+              ("step", ("largest", "fixed")), "0 <= rates <= inf", "0 <= lim <= 1",
+              "0 <= beta <= inf")
 
     variant: str = "rmrw"  # rw: Reweight, rm: Remargin, rmrw: both
     tau: tuple[float, float] = (0.07, 0.07)  # tolerated gaps: standard, boundary error
@@ -79,9 +79,12 @@ class FRL(TRADES):
             rates[0] = 0.0
         gap0, gap1 = gaps(report.nat, self.tau[0]), gaps(report.bnd, self.tau[1])
         # lambda_i <- lambda_i + rate gamma_i
-        lam0 = self.bounded(state["lam0"] + rates[0] * gap0)
-        lam1 = self.bounded(state["lam1"] + rates[1] * gap1)
-        lam2 = state["lam2"] + rates[2] * gap1
+        lam0, lam1, lam2 = (state[f"lam{k}"] + rates[k] * gap
+                            for k, gap in enumerate((gap0, gap1, gap1)))
+        # those of the weights are never negative, and their sum is at most lim
+        lam0, lam1 = (lam.clamp(min=0) for lam in (lam0, lam1))
+        lam0, lam1 = (lam * (self.lim / lam.sum()).clamp(max=1) if lam.sum() > 0 else lam
+                      for lam in (lam0, lam1))
         # w_i = 1/C + lambda_i - mean(lambda), which sums to one
         w0, w1 = (1 / len(lam) + lam - lam.mean() for lam in (lam0, lam1))
         if not self.windup:
@@ -89,11 +92,6 @@ class FRL(TRADES):
         # eps_i = eps * clip(exp(2 lambda2_i))
         margin = torch.exp(2 * lam2).clamp(*self.clip)
         return {"lam0": lam0, "lam1": lam1, "lam2": lam2, "w0": w0, "w1": w1, "margin": margin}
-
-    def bounded(self, lam: Tensor) -> Tensor:
-        """Clamp at 0; scale so that the sum is at most `lim`."""
-        lam = lam.clamp(min=0)
-        return lam * (self.lim / lam.sum()).clamp(max=1) if lam.sum() > 0 else lam
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
         a, b, margin = (state[k].to(x.device)[y] for k in ("w0", "w1", "margin"))

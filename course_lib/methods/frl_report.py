@@ -33,7 +33,7 @@ class FRLReport(Method):
 
     name = "frl_report"
     wants_report = "flips"
-    limits = (("variant", VARIANTS), ("rates", torch.inf))
+    limits = (("variant", VARIANTS), "0 <= rates <= inf")
     RECORDED_AS: ClassVar[dict[str, Any]] = {
         "kind": "FRL", "beta": 1.0, "clip": (1e-3, 1e3), "step": "fixed", "weights": "softmax",
         "accumulate": False, "boundary": "flips", "boundary_loss": "prediction", "centred": False}

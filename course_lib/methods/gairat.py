@@ -24,22 +24,20 @@ class GAIRAT(Method):
     """
 
     name = "gairat"
-    limits = (("begin", 1.0),)
+    limits = ("0 <= begin <= 1",)
 
     attack: PGD = PGD(steps=10)
     L: float = -1.0
     begin: float = 0.3  # share of the epochs trained as PGD-AT
-
-    def omega(self, kappa: Tensor) -> Tensor:
-        # omega = (1 + tanh(L + 5 (1 - 2 kappa / K))) / 2
-        return (1 + torch.tanh(self.L + 5 * (1 - 2 * kappa / max(self.attack.steps, 1)))) / 2
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, state: State, at: Step) -> Tensor:
         walk = self.attack.walk(model, x, y, generator=at.generator)
         ce = F.cross_entropy(model(walk.last), y, reduction="none")
         if at.epoch < self.begin * at.epochs:
             return ce.mean()
-        omega = self.omega(walk.n_right)
+        # omega = (1 + tanh(L + 5 (1 - 2 kappa / K))) / 2
+        far = 1 - 2 * walk.n_right / max(self.attack.steps, 1)
+        omega = (1 + torch.tanh(self.L + 5 * far)) / 2
         omega = torch.where(omega.sum() > 0, omega, 1.0)  # where every omega rounds to zero
         # (1/B) sum_b (B omega_b / sum omega) CE_b
         return (omega * ce).sum() / omega.sum()

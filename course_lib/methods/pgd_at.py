@@ -33,7 +33,7 @@ class PGDAT(Method):
     """
 
     name = "pgd_at"
-    limits = (("mix", 1.0),)
+    limits = ("0 <= mix <= 1",)
 
     attack: PGD = PGD(steps=10)
     mix: float = 0.0

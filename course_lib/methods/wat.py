@@ -27,7 +27,7 @@ class WAT(TRADES):
     name = "wat"
     update_every = "epoch"
     wants_report = ""
-    limits = (("eta", torch.inf),)
+    limits = ("0 <= eta <= inf",)
 
     eta: float = 0.1
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib import CourseError, data, load
-from course_lib.data import EMBEDDED, Split, halves
+from course_lib import CourseError, data, halves, load
+from course_lib.data import EMBEDDED, Split
 from course_lib.datasets import sources
 from course_lib.datasets.fashion_mnist import FASHION, SHA256, read_idx
 from course_lib.files import sha256_of

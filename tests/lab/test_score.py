@@ -18,7 +18,7 @@ from course_lib.lab import score as room
 from course_lib.lab.publish import add_rows, publish
 from course_lib.lab.score import PLANS, Plan, Search, confidences, plan_of, score_stored
 from course_lib.scores import cau, cru_eps, cru_s, eou, least_eps, success
-from course_lib.zoo import entry, load_model, load_record, load_report, load_scores, manifest
+from course_lib.zoo import entry, load_model, load_record, load_report, manifest
 from tests.helpers import counted, network_of, record, tiny_dataset
 
 NAME = "tiny/first"
@@ -94,7 +94,7 @@ def test_stopped_and_called_again(models, monkeypatch):
     publish(NAME, 0, build("lenet5", seed=9, classes=3), {**record, "scores": []}, models)
     with pytest.raises(CourseError, match="stored anew while it was examined"):
         add_rows(NAME, 0, "scores", [], weights, models)
-    assert load_scores(NAME, root=models) == [] and call(models, seeds=1)
+    assert load_record(NAME, root=models)["scores"] == [] and call(models, seeds=1)
 
 
 def test_a_model_of_static_copies_is_also_shown_static_copies(models, monkeypatch):
@@ -135,10 +135,10 @@ def test_adult_has_its_own_units_and_groups(monkeypatch, tmp_path):
 
 def test_stored_scores_are_those_of_the_stored_reports():
     scored = [(n, int(s)) for n, seeds in manifest().items() for s in seeds
-              if "weights" in seeds[s] and load_scores(n, seed=int(s))]
+              if "weights" in seeds[s] and load_record(n, seed=int(s)).get("scores")]
     for name, seed in scored:
         plan, kinds = plan_of(name), dict[str, list[dict[str, Any]]]()
-        for row in load_scores(name, seed=seed):
+        for row in load_record(name, seed=seed)["scores"]:
             kinds.setdefault(row["score"], []).append(row)
         reports = {b: load_report(name, seed=seed, attack=b[0], eps=b[1]) for b in plan.budgets}
         assert [r["value"] for r in kinds["CAU"]] == [cau(reports[plan.budgets[0]])], name

@@ -117,14 +117,16 @@ def test_natural_and_adversarial_training_by_hand():
     assert loss > natural + 0.01
 
 
-@pytest.mark.parametrize(("name", "word", "most"), [
-    (name, *limit) for name, cls in METHODS.items() for limit in cls.limits])
-def test_what_is_beyond_a_limit_is_refused(name, word, most):
+@pytest.mark.parametrize(("name", "limit"), [
+    (name, limit) for name, cls in METHODS.items() for limit in cls.limits])
+def test_what_is_beyond_a_limit_is_refused(name, limit):
+    bounds = isinstance(limit, str)  # such as "0 <= mix <= 1"
+    word, kind = limit.split()[2] if bounds else limit[0], METHODS[name].__name__
     usual = getattr(METHODS[name](), word)
-    numbers = [-0.1, torch.nan, *[1.1] * (most == 1)]
-    for bad in numbers if isinstance(most, float) else ["x"]:
+    for bad in [-0.1, torch.nan, *[1.1] * limit.endswith("= 1")] if bounds else ["x"]:
         given = (bad,) * len(usual) if isinstance(usual, tuple) else bad
-        with pytest.raises(CourseError, match=f"{word} (of {name} 'x'|is .*{name} takes)"):
+        says = f"{word} is .*; {kind} takes {limit}" if bounds else f"{word} of {kind} 'x'"
+        with pytest.raises(CourseError, match=says):
             METHODS[name](**{word: given})
 
 
