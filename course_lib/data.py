@@ -37,6 +37,7 @@ LOADERS: dict[str, str | Callable[..., Dataset]] = {
 def load(name: str, *, root: str | os.PathLike[str] | None = None, limit: int | None = None,
          seed: int = 0) -> Dataset:
     """A data set by name, from the files in the folder `root`, the course's cache, or a download.
+
     `limit` bounds the training and validation examples together, four to one. The stored models
     were trained with seed 0: the `val` of another seed holds images that they have seen.
 

@@ -100,6 +100,7 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
         store: Any = None, fresh: bool = False, progress: bool = True,
         save_every: float | None = None, callback: Callable[[Run], object] | None = None) -> Run:
     """Train `model` in place and return it, in eval mode, with its history.
+
     With a `store`, such as Store("runs/mine"), the same call goes on where an earlier one stopped;
     more `epochs` go on with a finished training. It is saved after each epoch, when it is stopped,
     and every `save_every` seconds (by default a minute, or more where a save is slow); `fresh=True`
