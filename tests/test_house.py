@@ -1,6 +1,7 @@
 """The rules of the house that a machine can check: imports, sizes, and how functions are cut."""
 
 import ast
+import pkgutil
 import re
 import statistics
 from collections import Counter
@@ -77,6 +78,12 @@ def test_flat_files_reach_a_folder_only_through_its_door(name: str) -> None:
     behind = {m for m in ANYWHERE[name] - FLAT - doors if ".methods." not in m}
     if name not in {"course_lib", "course_lib.__main__"}:  # the shell is the door of lab/
         assert behind == set()
+
+
+def test_what_a_text_names_is_there() -> None:
+    """Such as "course_lib.files:StoredFiles", which `resolve` imports when it is used."""
+    named = {n for text in TEXT.values() for n in re.findall(r'"(course_lib[\w.]*:\w+)"', text)}
+    assert len(named) > 20 and all(pkgutil.resolve_name(n) is not None for n in named)
 
 
 def test_rooms_know_only_their_own_business() -> None:
