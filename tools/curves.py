@@ -20,8 +20,14 @@ from tqdm import tqdm
 
 from course_lib.data import EMBEDDED, Split
 from course_lib.errors import CourseError
-from course_lib.explorer.curves import BUDGETS, Curve, compute_curve, current, curve_files
-from course_lib.explorer.sources import images_of
+from course_lib.explorer.curves import (
+    BUDGETS,
+    Curve,
+    compute_curve,
+    current,
+    curve_files,
+    images_of,
+)
 from course_lib.lab.publish import add_file
 from course_lib.machine import keep_memory
 from course_lib.zoo import entry, load_model, load_record, manifest

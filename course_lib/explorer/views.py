@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from course_lib import diagnostics, plots, zoo
 from course_lib.attacks import ATTACKS, PGD
 from course_lib.errors import CourseError, pick, several
-from course_lib.explorer.curves import Curve, compute_curve
-from course_lib.explorer.sources import Source, images_of, in_hand, stored
+from course_lib.explorer.curves import Curve, Source, compute_curve, images_of, in_hand, stored
 from course_lib.fairness import Report
 from course_lib.scores import class_means, success
 

@@ -19,8 +19,7 @@ import ipywidgets as w
 from course_lib import plots
 from course_lib.attacks import ATTACKS
 from course_lib.errors import CourseError
-from course_lib.explorer.curves import BUDGETS
-from course_lib.explorer.sources import from_folder
+from course_lib.explorer.curves import BUDGETS, from_folder
 from course_lib.explorer.views import STORED, VIEWS, Choice, Explorer
 
 NONE = "(no second model)"

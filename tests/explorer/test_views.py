@@ -13,8 +13,15 @@ from course_lib import CourseError, build, diagnostics, evaluate, load, plots
 from course_lib.attacks import ATTACKS
 from course_lib.experiments import RECIPES
 from course_lib.explorer import curves
-from course_lib.explorer.curves import compute_curve, current, load_curve
-from course_lib.explorer.sources import Source, from_folder, images_of, stored
+from course_lib.explorer.curves import (
+    Source,
+    compute_curve,
+    current,
+    from_folder,
+    images_of,
+    load_curve,
+    stored,
+)
 from course_lib.explorer.views import SLOW, VIEWS, Choice, Drawing, Explorer
 from course_lib.lab.publish import publish
 from course_lib.scores import cru_s
