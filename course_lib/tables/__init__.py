@@ -4,6 +4,8 @@ A table is a pandas DataFrame with all digits; errors are percent. Printed, or a
 notebook's cell, it shows one decimal in at most seven columns, and names its data below.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -143,6 +145,20 @@ class Benchmark(Table):
     _metadata: ClassVar = ["reports"]
     reports: dict[str, dict[str, Report]]  # model -> attack -> report
 
+    @classmethod
+    def of(cls, reports: dict[str, dict[str, Report]], missed: dict[str, bool]) -> Benchmark:
+        """Standard errors, and those under each attack; a warning where PGD-20 `missed` errors."""
+        rows = []
+        for model, mine in reports.items():
+            errors = {"standard": next(iter(mine.values())).nat, **{a: mine[a].rob for a in mine}}
+            words = [*(w for r in mine.values() for w in r.warnings), MISSED * missed[model]]
+            rows.append({"model": model, "warnings": joined(words), **{
+                f"{a}{end}": 100 * v for a, e in errors.items()
+                for end, v in (("", e.mean), (" worst", e.worst))}})
+        table = cls(rows)
+        table.reports = reports
+        return table
+
     def by_class(self, attack: str = "pgd20", beside: int = 5) -> Table:
         """Your model's robust errors class by class, beside those of the first stored models."""
         under = self._under(attack, beside)
@@ -193,17 +209,10 @@ def benchmark(model: Any, data: Any, *, autoattack: bool | int = False,
         for a in (a for a in attacks if per_class and a not in stored):
             stored[a] = evaluate(load_model(m.name, root=root), images, a, progress=False)
         if attacks[0] in stored:
-            reports[m.name], missed[m.name] = stored, flagged(m.reports)
+            reports[m.name] = {a: stored[a] for a in mine if a in stored}
+            missed[m.name] = flagged(m.reports)
     order = sorted(reports, key=lambda n: (n != name, missed[n], reports[n][attacks[0]].rob.worst))
-    rows = []
-    for n, of_model in ((n, reports[n]) for n in order):
-        errors = {"standard": of_model[attacks[0]].nat, **{a: r.rob for a, r in of_model.items()}}
-        words = [*(w for r in of_model.values() for w in r.warnings), MISSED * missed[n]]
-        rows.append({"model": n, "warnings": joined(words), **{
-            f"{a}{end}": 100 * v for a, e in errors.items()
-            for end, v in (("", e.mean), (" worst", e.worst))}})
-    table = Benchmark(rows)
-    table.reports = {n: reports[n] for n in order}
+    table = Benchmark.of({n: reports[n] for n in order}, missed)
     table.attrs["note"] = [f"Average / worst class. Data: {title or 'your own'}.", *(
         f"{a} {budget(r.eps)}: {sum(r.nat.counts):,} images." for a, r in mine.items())]
     return table
