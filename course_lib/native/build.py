@@ -139,14 +139,8 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
         raise CourseError(f"{command[0]}: {why}") from why
 
 
-def fields(tensors: str, longs: str, ints: str) -> list[tuple[str, type]]:
-    """The fields of a structure in lenet.cpp, in its order: pointers, int64_t, int32_t."""
-    return [(name, kind) for names, kind in ((tensors, c_void_p), (longs, c_int64), (ints, c_int32))
-            for name in names.split()]
-
-
 class Call(ctypes.Structure):
-    """The arguments of one kernel; each kernel's subclass mirrors its structure in lenet.cpp."""
+    """The arguments of one kernel, as its `structure` names them."""
 
     def run(self, door: str, parameters: Sequence[Tensor] = (), /,
             **tensors: Tensor | None) -> None:
@@ -162,3 +156,10 @@ class Call(ctypes.Structure):
         self.threads = torch.get_num_threads()
         if getattr(_attempt()[0], door)(ctypes.byref(self)):  # also where it is off by now
             raise CourseError("Out of memory in the C++ kernel; use smaller batches.")
+
+
+def structure(tensors: str, longs: str, ints: str) -> type[Call]:
+    """A structure of lenet.cpp by its fields, in their order: pointers, int64_t, int32_t."""
+    kinds = ((tensors, c_void_p), (longs, c_int64), (ints, c_int32))
+    fields = [(name, kind) for names, kind in kinds for name in names.split()]
+    return type("Arguments", (Call,), {"_fields_": fields})
