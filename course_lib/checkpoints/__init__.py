@@ -1,8 +1,8 @@
 """Training that cannot be lost: `Store` keeps checkpoints in a folder, and copies in a second
 one."""
 
+from course_lib.checkpoints.disk import SaveError
 from course_lib.checkpoints.identity import layers, sources
-from course_lib.checkpoints.packing import SaveError
 from course_lib.checkpoints.saver import Saver
 from course_lib.checkpoints.store import Store
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from course_lib.checkpoints.disk import SaveError
 from course_lib.checkpoints.identity import identity, weights
-from course_lib.checkpoints.packing import SaveError
 from course_lib.checkpoints.store import OtherRun
 from course_lib.errors import CourseError
 from course_lib.machine import environment
@@ -50,8 +50,14 @@ class Saver:
         self.began = self.saved_at - t.seconds
         self.bar = tqdm(total=t.epochs * t.batches, initial=t.position(), unit="batch",
                         disable=not (progress and t.group.first), desc=t.method.name)
-        if not self.bar.disable and (text := self.start()):
-            self.bar.write(text, file=self.bar.fp)  # standard output is for results
+        # saving in runs/exp1; resuming at epoch 7, batch 212 of 480
+        words = [f"saving in {self.store.dir}"] if hasattr(self.store, "dir") else []
+        if done := t.position():
+            words += [f"resuming at epoch {t.epoch + 1}, batch {t.batch} of {t.batches}"]
+        if done == self.bar.total:
+            words = [f"already finished: {t.epochs} epochs"]
+        if words and not self.bar.disable:
+            self.bar.write("; ".join(words), file=self.bar.fp)  # standard output is for results
 
     def open(self, fresh: bool) -> None:
         """Take the store that this training has begun: the given one, or one beside it.
@@ -75,15 +81,6 @@ class Saver:
         """Open the store for this training; OtherRun if it is not this training's."""
         self.store.open(mine, environment() | self.t.group.identity())
         self.t.identity, self.t.began = mine, mine["the initial weights"]
-
-    def start(self) -> str:
-        """saving in runs/exp1; resuming at epoch 7, batch 212 of 480"""
-        t, done = self.t, self.t.position()
-        if done == self.bar.total:
-            return f"already finished: {t.epochs} epochs"
-        words = [f"saving in {self.store.dir}"] if hasattr(self.store, "dir") else []
-        words += [f"resuming at epoch {t.epoch + 1}, batch {t.batch} of {t.batches}"] * (done > 0)
-        return "; ".join(words)
 
     def __enter__(self) -> Saver:
         if threading.current_thread() is threading.main_thread():

@@ -14,7 +14,6 @@ The newest checkpoint is the one of the highest step that verifies, in either pl
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -25,8 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from course_lib.checkpoints.disk import RECORD, Damaged, Folder, Mirror
-from course_lib.checkpoints.packing import SaveError, pack, unpack
+from course_lib.checkpoints.disk import RECORD, Damaged, Folder, Mirror, SaveError, pack, unpack
 from course_lib.errors import CourseError
 from course_lib.files import reason, take_lock
 
@@ -149,12 +147,11 @@ class Store:
 
     def siblings(self) -> list[Store]:
         """The stores beside this one that `fresh` has made and a run has used, newest first."""
-        numbers = itertools.takewhile(self._taken, itertools.count(2))
-        return [self._beside(n) for n in numbers][::-1]
-
-    def _taken(self, n: int) -> bool:
-        copied = self.mirror and os.path.exists(f"{self.mirror.path}-{n}")  # a save makes it
-        return bool(copied) or os.path.exists(f"{self.dir}-{n}/{RECORD}")
+        stores, signs = list[Store](), (f"/{RECORD}", "")  # of a run here, of a save in the mirror
+        while any(os.path.exists(f"{folder.path}-{len(stores) + 2}{sign}")
+                  for folder, sign in zip(self.folders, signs, strict=False)):
+            stores.insert(0, self._beside(len(stores) + 2))
+        return stores
 
     def _beside(self, n: int) -> Store:
         return Store(*(f"{folder.path}-{n}" for folder in self.folders))

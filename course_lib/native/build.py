@@ -78,7 +78,8 @@ def _found_or_compiled(cxx: str) -> ctypes.CDLL:
             return _load(path)
     with tempfile.TemporaryDirectory() as scratch:
         fresh = Path(scratch) / "lenet.so"
-        done = _run([cxx, *flags(), str(SOURCE), "-o", str(fresh)])
+        more = os.environ.get("COURSE_NATIVE_FLAGS", "").split()  # they come last and win
+        done = _run([cxx, *FLAGS, *more, str(SOURCE), "-o", str(fresh)])
         if done.returncode or not fresh.is_file():
             last = (done.stderr.strip() or "no message").splitlines()[-1]
             raise CourseError(f"{cxx} failed: {last[:200]}")
@@ -112,11 +113,6 @@ def compiler() -> str:
     raise CourseError(f"no C++ compiler ({', '.join(names)})")
 
 
-def flags() -> list[str]:
-    """COURSE_NATIVE_FLAGS come last and win: for a sanitizer, or another instruction set."""
-    return [*FLAGS, *os.environ.get("COURSE_NATIVE_FLAGS", "").split()]
-
-
 def key(cxx: str) -> str:
     """A hash of all that the machine code depends on: different machines may share a home."""
     processor = platform.processor()
@@ -124,8 +120,8 @@ def key(cxx: str) -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         processor = next((line for line in lines
                           if line.lower().startswith(("flags", "features"))), "")
-    made_from = [SOURCE.read_text(), " ".join(flags()), _run([cxx, "--version"]).stdout,
-                 platform.machine(), processor]
+    made_from = [SOURCE.read_text(), *FLAGS, os.environ.get("COURSE_NATIVE_FLAGS", ""),
+                 _run([cxx, "--version"]).stdout, platform.machine(), processor]
     return hashlib.sha256("\0".join(made_from).encode()).hexdigest()[:16]
 
 
