@@ -69,7 +69,8 @@ def embedded(part: str) -> Split:
     from PIL import Image
 
     folder = data.EMBEDDED / "cifar10"
-    images, labels = (sources.checked(folder / name, sources.contents(folder)[1].get(name))
+    hashes = sources.contents(folder)["sha256"]
+    images, labels = (sources.checked(folder / name, hashes.get(name))
                       for name in (f"{part}.webp", f"{part}-labels"))
     with Image.open(io.BytesIO(images)) as image:
         sheet = np.asarray(image.convert("RGB"))  # [rows * 32, columns * 32, 3]

@@ -36,7 +36,7 @@ def full(folder: Path | None, part: str) -> Split:
 
 def embedded(part: str) -> Split:
     folder = data.EMBEDDED / "fashion-mnist"
-    return read(folder, part, sources.contents(folder)[1])
+    return read(folder, part, sources.contents(folder)["sha256"])
 
 
 def training_folder(folder: Path | None = None) -> Path:

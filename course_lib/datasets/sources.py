@@ -31,7 +31,7 @@ def dataset(name: str, read: Callable[[Path | None, str], Split], root: Root, li
     `read(folder, part)`: "train" or "test", in the folder that the user names, if any."""
     folder = Path(root) if root else None
     if embedded and folder is None and limit is not None:
-        most, _ = contents(data.EMBEDDED / name)
+        most = contents(data.EMBEDDED / name)["training_images"]
         if limit <= most:
             test = embedded("test")
             return Dataset(name, test.classes, test,
@@ -40,12 +40,11 @@ def dataset(name: str, read: Callable[[Path | None, str], Split], root: Root, li
     return Dataset(name, test.classes, test, lambda: halves(read(folder, "train"), limit, seed))
 
 
-def contents(folder: Path) -> tuple[int, dict[str, str]]:
-    """What contents.json says of an embedded data set: how many training images it holds, and
-    the sha256 of each file's content."""
+def contents(folder: Path) -> dict[str, Any]:
+    """What contents.json says of an embedded data set: the sha256 of each file's content, and how
+    many training images there are (none in a table)."""
     path = folder / "contents.json"
-    content = parse_json(read_bytes(path), path)
-    return content.get("training_images", 0), content.get("sha256", {})
+    return {"training_images": 0, "sha256": {}, **parse_json(read_bytes(path), path)}
 
 
 def embedded_halves(pool: Split, limit: int, seed: int, most: int) -> tuple[Split, Split]:

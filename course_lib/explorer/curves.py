@@ -193,8 +193,9 @@ def from_folder(folder: str | Path) -> dict[str, Source]:
 @functools.cache
 def embedded() -> tuple[Split, ...]:
     """The embedded test images of every data set."""
-    return tuple(load(path.parent.name, limit=contents(path.parent)[0]).test for path in
-                 sorted(EMBEDDED.glob("*/contents.json"), reverse=True))  # images, not tables
+    sizes = {path.parent.name: contents(path.parent)["training_images"]
+             for path in sorted(EMBEDDED.glob("*/contents.json"), reverse=True)}
+    return tuple(load(name, limit=n).test for name, n in sizes.items() if n)  # images, not tables
 
 
 def images_of(classes: tuple[str, ...]) -> Split:

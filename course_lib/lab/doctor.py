@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib import data, files, native
-from course_lib.datasets import adult, sources
+from course_lib.datasets import sources
 from course_lib.errors import CourseError, CourseWarning
 from course_lib.zoo import manifest, model_files
 
@@ -79,8 +79,7 @@ def torchvision() -> str:
 
 def embedded_data(folder: Path) -> str:
     """Every file of an embedded data set."""
-    table = folder.name == "adult"  # which has no contents.json
-    hashes = adult.SHA256 if table else sources.contents(folder)[1]
+    hashes = sources.contents(folder)["sha256"]
     for name, sha256 in hashes.items():
         sources.checked(folder / name, sha256)
     return f"{len(hashes)} files, every hash right"

@@ -9,9 +9,11 @@ answer's remark.
 """
 
 import copy
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,11 @@ TOLERANCE = 1e-4
 def noise(seed: int, *shape: int) -> torch.Tensor:
     """Uniform numbers from 0 to 1 for a case, the same each time."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def from_paper(paper: str) -> dict[str, Any]:
+    """The figures of a paper's tables, from printed.json."""
+    return json.loads(Path(__file__).with_name("printed.json").read_text())[paper]
 
 
 @dataclass(frozen=True)
