@@ -130,14 +130,30 @@ def _decode(node: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
 class Folder:
     """A folder of checkpoints on this machine."""
 
+    patience = 0.0  # seconds without an answer, until training goes on without it; 0 is forever
+    bin = False  # does what is deleted fill the quota?
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.disk: Any = os  # the system calls; tests put a disk here that fails, lies or stops
         self.verified: set[str] = set()  # what this process wrote, or read whole
+        self._busy = False
 
     def answer(self, call: Callable[[], T]) -> T:
-        """What a call that reads this folder returns."""
-        return call()
+        """What a call returns. TimeoutError where the disk is silent; the call may end later, and
+        until then every other one is refused at once."""
+        def ending() -> T:
+            try:
+                return call()
+            finally:
+                self._busy = False
+
+        if not self.patience:
+            return call()
+        if self._busy:
+            raise TimeoutError(errno.ETIMEDOUT, f"no answer in {self.patience:g} s")
+        self._busy = True
+        return within(self.patience, ending)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file so that at every moment, and after a power cut, the old one or the new one
@@ -177,12 +193,11 @@ class Folder:
         for _, name in sorted(self.checkpoints(), reverse=True):
             if len(good) == KEEP:
                 with suppress(FileNotFoundError):  # another writer was quicker
-                    self.delete(self.path / name)
+                    if self.bin and not os.path.islink(self.path / name):
+                        self.disk.truncate(self.path / name, 0)
+                    self.disk.unlink(self.path / name)
             elif name in self.verified:
                 good.add(name.partition(" ")[0])
-
-    def delete(self, path: Path) -> None:
-        self.disk.unlink(path)
 
 
 class Mirror(Folder):
@@ -194,28 +209,13 @@ class Mirror(Folder):
     and training does not wait for a disk that gives no sign of life.
     """
 
-    patience = 60.0  # seconds without an answer, until training goes on without it
+    patience, bin = 60.0, True
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._home: tuple[Path, int] | None = None  # a folder that Drive made, and its disk
-        self._busy = False
         with suppress(OSError):  # found when something is written
             self.answer(self._find_home)
-
-    def answer(self, call: Callable[[], T]) -> T:
-        """What a call returns. TimeoutError where the disk is silent; the call may end later, and
-        until then every other one is refused at once."""
-        def ending() -> T:
-            try:
-                return call()
-            finally:
-                self._busy = False
-
-        if self._busy:
-            raise TimeoutError(errno.ETIMEDOUT, f"no answer in {self.patience:g} s")
-        self._busy = True
-        return within(self.patience, ending)
 
     def _find_home(self) -> None:
         home = next(parent for parent in self.path.absolute().parents if parent.is_dir())
@@ -238,8 +238,3 @@ class Mirror(Folder):
                 self.verified.add(copy)
                 return
         raise OSError(errno.EIO, "a file does not read back as it was written")
-
-    def delete(self, path: Path) -> None:
-        if not os.path.islink(path):
-            self.disk.truncate(path, 0)  # Drive's bin fills the quota
-        super().delete(path)

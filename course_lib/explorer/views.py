@@ -34,8 +34,8 @@ PAGE = 12  # images of a cell
 
 @dataclass(frozen=True)
 class Choice:
-    """One or two models, an attack and its budget, and one image in a cell of the first model's
-    confusion matrix."""
+    """Models, an attack and its budget, and one image in a cell of the first model's confusion
+    matrix."""
 
     view: str = "errors"
     models: tuple[str, ...] = ("exp1/natural", "exp1/pgd-at")
@@ -47,6 +47,10 @@ class Choice:
     number: int = 1  # which image of the cell, from 1
     per_class: int = 20  # images per class that a live attack takes
     score: str = ""  # which of the stored unfairness scores; by default the first
+
+    @property
+    def live(self) -> tuple[Any, ...]:
+        return self.attack, self.eps, self.per_class
 
     def under(self, images: int) -> str:
         name = "PGD-20" if self.attack == STORED else self.attack
@@ -91,11 +95,13 @@ class Explorer:
     def curve(self, label: str, choice: Choice) -> Curve:
         """The model's predictions: stored ones, or those of an attack that was run."""
         source = self.source(label)
-        if choice.attack != STORED and source in self.waiting(choice):
+        if choice.attack == STORED:
+            return source.curve
+        if choice.live not in source.live:
             raise CourseError(f"{label} has not been attacked by {choice.attack} at "
                               f"{choice.eps}/255 on {choice.per_class} images per class yet: press "
                               "Attack now.")
-        return source.curve if choice.attack == STORED else source.live[_live(choice)]
+        return source.live[choice.live]
 
     def reports(self, label: str, choice: Choice) -> list[Report]:
         """The errors of one training, or of every stored seed of its recipe."""
@@ -110,7 +116,7 @@ class Explorer:
 
     def waiting(self, choice: Choice) -> list[Source]:
         """The chosen models on which the live attack has not been run."""
-        return [s for s in map(self.source, choice.models) if _live(choice) not in s.live]
+        return [s for s in map(self.source, choice.models) if choice.live not in s.live]
 
     def attack(self, choice: Choice,
                tick: Callable[[int, int], None] = lambda images, total: None) -> None:
@@ -119,7 +125,7 @@ class Explorer:
         todo = self.waiting(choice)
         total = sum(len(images_of(s.classes).per_class(choice.per_class)) for s in todo)
         for source in todo:
-            source.live[_live(choice)] = compute_curve(
+            source.live[choice.live] = compute_curve(
                 source.model, images_of(source.classes), choice.attack, (choice.eps,),
                 per_class=choice.per_class, batch=50, tick=lambda n: tick(n, total))
 
@@ -138,11 +144,8 @@ class Explorer:
         return self.draw(choice)
 
     def draw(self, choice: Choice) -> Drawing:
-        if not 1 <= len(choice.models) <= 2:
-            raise CourseError(f"{len(choice.models)} models were chosen; the explorer shows one or "
-                              "two.")
         if len({self.source(m).classes for m in choice.models}) > 1:
-            raise CourseError(f"{' and '.join(choice.models)} have different classes. Choose two "
+            raise CourseError(f"{' and '.join(choice.models)} have different classes. Choose "
                               "models of one data set.")
         self.figure.clear()
         with matplotlib.rc_context(plots.STYLE):
@@ -170,10 +173,6 @@ class Explorer:
         """The unfairness scores that all of these models have."""
         first, *others = (scores_in(self.source(m).record) for m in models)
         return [name for name in first if all(name in other for other in others)]
-
-
-def _live(choice: Choice) -> tuple[Any, ...]:
-    return choice.attack, choice.eps, choice.per_class
 
 
 def errors(x: Explorer, choice: Choice) -> str:

@@ -168,7 +168,6 @@ NONE = {"eps": 0, "row": "Trouser", "column": "Bag"}
 @pytest.mark.parametrize(("words", "named", "message"), [
     ("nonsense exp1/natural", {}, "Unknown view"), ("errors exp9/x", {}, "Unknown model"),
     ("errors exp1/natural", {"eps": 7}, "not computed at 7"),
-    ("errors exp1/natural exp1/pgd-at exp1/natural", {}, "3 models"),
     ("cell exp1/natural", {"row": "Shoe"}, "Unknown class 'Shoe'"),
     ("image exp1/natural cifar10/pgd-at", {}, "different classes"),
     ("cell exp1/pgd-at", NONE, "0 images of Trouser are taken for Bag.* another"),
