@@ -1,5 +1,4 @@
-"""Training that cannot be lost: `Store` keeps checkpoints in a folder, and copies in a second
-one."""
+"""Training that cannot be lost: `Store` keeps checkpoints in a folder and copies in another."""
 
 from course_lib.checkpoints.disk import SaveError
 from course_lib.checkpoints.identity import layers, sources

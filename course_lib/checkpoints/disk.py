@@ -1,5 +1,4 @@
-"""A checkpoint as bytes, and folders of checkpoints: one on this machine, and the mirror, which may
-be in Google Drive.
+"""A checkpoint as bytes, and its folders: one on this machine, and the mirror, such as in Drive.
 
 A checkpoint is one file of safetensors, `ckpt-<step>-<sha256>`, and holds no pickle. Each tensor is
 stored under its path in the state, such as `['model']['fc1.weight']`; everything else is one JSON
@@ -156,8 +155,7 @@ class Folder:
         return within(self.patience, ending)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file so that at every moment, and after a power cut, the old one or the new one
-        is complete."""
+        """Write a file so that even after a power cut the old or the new one is complete."""
         write_together({self.path / name: data}, self.disk)
         if os.name != "nt":  # Windows cannot open a folder
             file = self.disk.open(self.path, os.O_RDONLY)

@@ -19,8 +19,7 @@ from course_lib.machine import environment
 
 
 class Saver:
-    """Saves a training by the clock, at the end of each epoch and when it is stopped; shows its
-    progress.
+    """Saves a training by the clock, after each epoch and when it is stopped; shows its progress.
 
     The first SIGINT or SIGTERM waits for the end of the batch; a second one does not, except among
     several processes, which must all stop after the same batch.

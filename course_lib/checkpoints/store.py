@@ -88,8 +88,7 @@ class Store:
                               "that you may write to.") from None
 
     def latest(self) -> tuple[int, dict[str, Any]] | None:
-        """(step, state) of the newest checkpoint that verifies, or None. Warns of those that do
-        not."""
+        """(step, state) of the newest checkpoint that verifies, or None; warns of the others."""
         newest, self._newest = self._newest or self._read_newest(), None
         return newest and (newest[0], newest[2])
 
@@ -166,8 +165,7 @@ class Store:
             ", on Drive, verified" if there == [""] else "")
 
     def close(self) -> None:
-        """Try a copy that failed once more, warn if it is behind, and release the lock. `open`
-        works again afterwards."""
+        """Try a failed copy once more, warn if it is behind, and release the lock until `open`."""
         if self.mirror and self._last and self._failed[1]:
             self._failed[1] = self._put(self.mirror)
             if self._failed[1]:

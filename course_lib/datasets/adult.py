@@ -2,8 +2,7 @@
 
 There are fourteen features in the order of the census files. A category is the place of its word
 in WORDS (alphabetical), and every feature is scaled to [0, 1] by its BOUNDS. A budget of e in the
-files' own units, as Sooksatra and Rivas state theirs, is e * UNITS[j] for feature j (never more
-than the whole range).
+files' own units, as Sooksatra and Rivas state theirs, is e * UNITS[j] for feature j, 1 at most.
 """
 
 import torch
@@ -52,8 +51,8 @@ def parse(text: str) -> Split:
 
 
 def balanced(split: Split) -> Split:
-    """The rows of the smaller classes repeated, in order, until each class has as many as the
-    largest (the paper's way)."""
+    """The rows of smaller classes repeated, in order, until each has as many as the largest, as in
+    the paper."""
     mine = [torch.nonzero(split.y == c).flatten() for c in range(len(split.classes))]
     if empty := [split.classes[c] for c, rows in enumerate(mine) if not len(rows)]:
         raise CourseError(f"{', '.join(empty)} has no row to repeat; take more rows.")

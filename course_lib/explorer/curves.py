@@ -95,8 +95,7 @@ def compute_curve(model: nn.Module, split: Split, attack: str = ATTACK,
 
 
 def current(name: str, seed: int, data: str, root: Path | None = None) -> dict[str, Any] | None:
-    """A curve's row in the manifest, if weights, images (`data`, a digest) and attack are still the
-    same."""
+    """A curve's row in the manifest, if its weights, images (a digest) and attack are the same."""
     row = curve_files(root).entries().get(name, {}).get(str(seed))
     weights = row and entry(name, seed, root).get("weights", {}).get("sha256")
     same = {"weights": weights, "data": data, "attack": ATTACK}

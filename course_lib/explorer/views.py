@@ -34,8 +34,7 @@ PAGE = 12  # images of a cell
 
 @dataclass(frozen=True)
 class Choice:
-    """Models, an attack and its budget, and one image in a cell of the first model's confusion
-    matrix."""
+    """Models, an attack and its budget, and an image in a cell of the first confusion matrix."""
 
     view: str = "errors"
     models: tuple[str, ...] = ("exp1/natural", "exp1/pgd-at")
@@ -280,8 +279,7 @@ def withstood(source: Source, eps: int, n: int) -> list[float]:
 
 
 def sides(x: Explorer, choice: Choice) -> str:
-    """Source-class fairness (how soon a class is lost) and target-class fairness (what its images
-    are taken for)."""
+    """How soon each class is lost (source fairness), and what its images become (target)."""
     curves, (soon, to) = {m: x.curve(m, choice) for m in choice.models}, x.axes(2, 11, 3.8)
     first = curves[choice.models[0]]
     classes = first.classes

@@ -1,5 +1,4 @@
-"""The explorer's panel: controls, one figure and its text. The only file that knows ipywidgets, 7.7
-or 8.
+"""The explorer's panel: controls, a figure and its text. Only this file knows ipywidgets (7.7, 8).
 
 It uses core widgets only and exchanges one picture. The keyboard reaches every control, and the
 text beside the figure describes it.

@@ -54,8 +54,7 @@ def reason(error: BaseException) -> str:
 
 
 def check_writable(folder: Path, size: int) -> None:
-    """CourseError unless the folder takes files and its disk has `size` bytes free: long work asks
-    before it starts."""
+    """CourseError unless the folder takes files, and `size` bytes: long work asks beforehand."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -342,12 +341,9 @@ class StoredFiles:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[tuple[Entries, dict[str, bytes]]]:
-        """Within the block change the entries and add new files; then all of it is stored, or
-        nothing where the block fails.
-
-        At every moment, and after a kill, the manifest on disk names contents that are in their
-        places or in RECENT.
-        """
+        """Within the block change the entries and add files; then all is stored, or, where the
+        block fails, nothing. Always, and after a kill, the manifest on disk names contents that are
+        in their places or in RECENT."""
         with locked(self.folder):
             entries, files = self.entries(), dict[str, bytes]()
             self._finish(entries)

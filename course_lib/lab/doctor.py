@@ -66,8 +66,7 @@ def package(wanted: Any) -> str:
 
 
 def torchvision() -> str:
-    """Whether user code can import it; the course works around one that was built for another torch
-    (see datasets/)."""
+    """Whether user code can import it; datasets/ works around one that is for another torch."""
     done = subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True,
                           text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
@@ -86,8 +85,7 @@ def embedded_data(folder: Path) -> str:
 
 
 def models() -> str:
-    """Every record that the manifest names, and the weights that are on this machine: load_model
-    gets the others, or says how."""
+    """Every record that the manifest names, and the weights here; load_model gets the others."""
     stored = model_files()
     rows = [row for seeds in manifest().values() for kinds in seeds.values()
             for kind, row in kinds.items() if kind == "record" or stored.place(row)["bytes"]]

@@ -7,8 +7,7 @@ Each design compares a base model (seed 0, nothing left out) with trainings that
     seeds     another seed, nothing left out: the control
     unpaired  one example left out and another seed, as in the paper, it seems
 
-Each training stores its test-set probabilities below `out`. One small record per design is stored
-beside the models.
+Each training stores its test-set probabilities below `out`, each design a record by the models.
 """
 
 import functools

@@ -84,8 +84,8 @@ def add_file(stored: StoredFiles, name: str, key: str, file: str, raw: bytes, **
 
 def add_rows(name: str, seed: int, key: str, rows: Sequence[Row], weights: str,
              root: Root = None) -> None:
-    """Put "reports" or "scores" into the record of the model with these weights (sha256), in place
-    of older ones of the same."""
+    """Put "reports" or "scores" into the record of the model with these weights (sha256); older
+    ones of the SAME go."""
     stored, rows, same = model_files(root), json.loads(json.dumps(rows)), SAME[key]
     with stored.change() as (entries, new):
         files = entries.get(name, {}).get(str(seed), {})

@@ -1,8 +1,7 @@
 """One training in several processes, which torchrun starts and `joined` makes a group.
 
 Each process takes its share of every batch, with noise of its own. After each batch all hold the
-same: the mean gradient and running averages, and the sums of statistics. So the first one's
-checkpoint serves all.
+same mean gradient, running averages and sums of statistics, so the first's checkpoint serves all.
 """
 
 import io

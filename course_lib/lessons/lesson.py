@@ -4,8 +4,7 @@
     lesson.hint("00.step")
 
 An answer is a function or a plain value. It is run on the exercise's cases, and so are the right
-answer and the known wrong ones. If it agrees with one of these on every case, it gets that
-answer's remark.
+answer and the known wrong ones. If it agrees with one on every case, it gets that one's remark.
 """
 
 import copy

@@ -67,8 +67,7 @@ def _attempt() -> tuple[ctypes.CDLL | None, str]:
 
 
 def _found_or_compiled(cxx: str) -> ctypes.CDLL:
-    """From the cache, or compiled and put there. A name ends in the file's own hash: loading a
-    damaged library could crash."""
+    """From the cache, or compiled and put there, under its hash: a damaged one could crash."""
     folder, name = cache_dir() / "native", f"lenet-{key(cxx)}-"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _ours(folder):
