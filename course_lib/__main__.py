@@ -1,8 +1,7 @@
 """The course from a shell: course-lib, or python -m course_lib
 
-Each command of lab/commands.toml calls one function with its options. The function gives rows,
-which --json prints and `shown` makes readable. It is imported when it is called: --help answers at
-once.
+Each command of lab/commands.toml calls one function with its options, and gets rows: --json prints
+them, and `shown` makes them readable. It is imported when it is called: --help answers at once.
 """
 
 import argparse

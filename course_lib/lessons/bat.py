@@ -119,10 +119,7 @@ PAIR = Exercise(_pair, cases=WALKS, mistakes={
         lambda right, extra: (_pair(right, 0)[1] - 1, _pair(right, extra)[1]),
     "If too few iterates are wrong, x_a is the end of the walk, z_K, and K is len(right).":
         lambda right, extra: (_pair(right, 0)[0], min(_pair(right, extra)[1], len(right) - 1)),
-}, hints=(
-    "First list the wrong iterates: [t for t in range(len(right)) if not right[t]].",
-    "x_c is one before the first of them, not below 0. x_a is entry `extra` of it, or len(right).",
-), praise="These are last_right and first_wrong of PGD.walk, which finds both in one pass.")
+})
 
 
 def _unevenness(matrix: Tensor, columns: Any = lambda m: diag.shares(m).mean(0)) -> float:
@@ -142,7 +139,4 @@ COLUMNS = Exercise(_unevenness, cases=[(torch.tensor(m).float(),) for m in MATRI
         partial(_unevenness, columns=lambda m: m.sum(0) / m.sum()),
     "You left out the right answers. All answers count here, also the diagonal.":
         lambda m: _unevenness(m - torch.diag(m.diagonal()) + 1e-12),
-}, hints=(
-    "Three steps: rows to shares, the mean of each column, the distance from 1/C.",
-    "columns = (matrix / matrix.sum(1, keepdim=True)).mean(0); half the sum of |columns - 1/C|.",
-), praise="If this share of all answers moved, every class would be predicted equally often.")
+})

@@ -9,8 +9,9 @@ answer and the known wrong ones. If it agrees with one on every case, it gets th
 
 import copy
 import json
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -39,13 +40,14 @@ def from_paper(paper: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Exercise:
-    """`mistakes` maps each remark to the wrong answer that it is for."""
+    """`mistakes` maps each remark to the wrong answer that it is for. Hints and praise stand in
+    hints.toml, or here."""
 
     solution: Callable[..., Any]
     cases: Cases = ((),)
     _: KW_ONLY
     mistakes: Mapping[str, Callable[..., Any]]
-    hints: Sequence[str]
+    hints: Sequence[str] = ()
     praise: str = ""
 
 
@@ -65,9 +67,11 @@ class Verdict:
 
 def exercises() -> dict[str, Exercise]:
     """Every exercise of every notebook, by name: PAIR in the file of notebook 04 is "04.pair"."""
-    return {f"{notebook}.{name.lower()}": task for notebook, file in FILES.items()
-            for name, task in vars(import_module(f"course_lib.lessons.{file}")).items()
-            if isinstance(task, Exercise)}
+    words = tomllib.loads(Path(__file__).with_name("hints.toml").read_text(encoding="utf-8"))
+    tasks = {f"{notebook}.{name.lower()}": task for notebook, file in FILES.items()
+             for name, task in vars(import_module(f"course_lib.lessons.{file}")).items()
+             if isinstance(task, Exercise)}
+    return {name: replace(task, **words.get(name, {})) for name, task in tasks.items()}
 
 
 def check(name: str, answer: Any) -> Verdict:

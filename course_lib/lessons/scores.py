@@ -56,10 +56,7 @@ LUF = Exercise(_luf, cases=PROBABILITIES, mistakes={
             (luf := _luf(full, without))[0],
             (without.argmax(2) != full.argmax(1)).any(0).double().mean(), luf[2]),
     "LUF_t and LUF_l are swapped.": lambda F, G: (_luf(F, G)[0], *_luf(F, G)[:0:-1]),
-}, hints=(
-    "(without - whole) has the shape [L, X, C]. Take its maximum over the dimensions 0 and 2.",
-    "Count all changed predictions (argmax), then divide by |X| and by |L|.",
-), praise="The last two scores are one count, divided by two different numbers.")
+})
 
 
 def _eou(confidence: Tensor, y: Tensor, group: Tensor,
@@ -89,7 +86,4 @@ EOU = Exercise(_eou, cases=_people(), mistakes={
     "The two labels are swapped.": lambda p, y, group: _eou(p, y, group)[::-1],
     "This compares the first group with the last. The score is the range over all groups.":
         partial(_eou, score=lambda m: (m[0] - m[-1]).abs()),
-}, hints=(
-    "For each label and group take the mean of confidence[(y == label) & (group == g)].",
-    "A list of two numbers: the largest mean minus the smallest, for label 0 and label 1.",
-), praise="No decision is made yet. A gap in confidence need not become a gap in decisions.")
+})
