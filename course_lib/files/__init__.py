@@ -345,8 +345,15 @@ class StoredFiles:
         block fails, nothing. Always, and after a kill, the manifest on disk names contents that are
         in their places or in RECENT."""
         with locked(self.folder):
-            entries, files = self.entries(), dict[str, bytes]()
-            self._finish(entries)
+            entries, files, recent = self.entries(), dict[str, bytes](), self.folder / RECENT
+            aside = {path.name for path in recent.glob("*")}  # by a change that was killed
+            for row in (row for keys in entries.values() for entry in keys.values()
+                        for row in (entry, *entry.values())
+                        if isinstance(row, dict) and str(row.get("sha256")) in aside):
+                with contextlib.suppress(CourseError):  # a damaged row must not stop other changes
+                    write_together({self.folder / row["file"]: self.read(row)})
+            sweep(recent, "*")
+            sweep(self.folder, "**/.part-*")
             yield entries, files
             new, old = dict[Path, bytes](), dict[Path, bytes]()
             for file, raw in files.items():
@@ -355,18 +362,7 @@ class StoredFiles:
                                       "a link has it. Choose another name, or remove the link.")
                 new[path] = raw
                 if path.is_file() and (before := read_bytes(path)) != raw:
-                    old[self.folder / RECENT / sha256_of(before)] = before
+                    old[recent / sha256_of(before)] = before
             tidy = {name: dict(sorted(keys.items())) for name, keys in sorted(entries.items())}
             manifest = json_bytes({"format": 1, self.kind: tidy})
             write_together({**old, **new, self.folder / "manifest.json": manifest})
-
-    def _finish(self, entries: Entries) -> None:
-        """Put back what a change that was killed had put aside, and delete what is old."""
-        aside = {path.name for path in (self.folder / RECENT).glob("*")}
-        for row in (row for keys in entries.values() for entry in keys.values()
-                    for row in (entry, *entry.values())
-                    if isinstance(row, dict) and str(row.get("sha256")) in aside):
-            with contextlib.suppress(CourseError):  # a damaged row must not stop other changes
-                write_together({self.folder / row["file"]: self.read(row)})
-        sweep(self.folder / RECENT, "*")
-        sweep(self.folder, "**/.part-*")
