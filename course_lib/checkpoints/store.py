@@ -6,10 +6,9 @@
     store.save(step, state)  # as often as you like
     store.close()
 
-A save names its bytes by their hash, so damage shows. It writes a temporary file, syncs and
-renames it: a kill or a power cut leaves the old files, or one more that is complete. Older files go
-once three newer ones verify. The mirror gets a copy; while it fails, training goes on without.
-The newest checkpoint is the one of the highest step that verifies, in either place.
+A kill or a power cut leaves the old files, or one more that is complete. Older files go once three
+newer ones verify. The mirror gets a copy; while it fails, training goes on without. The newest
+checkpoint is the one of the highest step that verifies, in either place.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ class Store:
         self.folders = [self.folder, self.mirror] if self.mirror else [self.folder]
         self._lock: Any = None  # a filelock.FileLock
         self._about: dict[str, Any] = {}  # the identity and environment of the run, from `open`
-        self._newest: Checkpoint | None = None  # which `open` has read
         self._last: tuple[str, bytes] | None = None  # the last save, until it is in each folder
         self._failed: list[str] = []  # why that is not in each folder
         self._warned: set[str] = set()
@@ -61,8 +59,8 @@ class Store:
         CourseError lists how `identity` differs from the stored one, or names another writer.
         A different `environment` is only a warning.
         """
-        self._about, self._newest = {}, self._read_newest()
-        then = self._newest[1] if self._newest else {}
+        newest, self._about = self._read_newest(), {}
+        then = newest[1] if newest else {}
         if then and (changed := _differences(then["identity"], identity)):
             raise OtherRun(
                 f"The store in {self.dir} was made by another run: {changed}. Restore these "
@@ -89,7 +87,7 @@ class Store:
 
     def latest(self) -> tuple[int, dict[str, Any]] | None:
         """(step, state) of the newest checkpoint that verifies, or None; warns of the others."""
-        newest, self._newest = self._newest or self._read_newest(), None
+        newest = self._read_newest()
         return newest and (newest[0], newest[2])
 
     def _read_newest(self) -> Checkpoint | None:
@@ -112,7 +110,7 @@ class Store:
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save `state`, so that it survives whatever comes after this call; SaveError if not."""
-        self._failed, self._newest = ["NaN or infinite weights"] * len(self.folders), None
+        self._failed = ["NaN or infinite weights"] * len(self.folders)
         self._last = pack(step, self._about, state)
         self._failed = [self._put(folder) for folder in self.folders]
         self._last = self._last if any(self._failed) else None

@@ -25,7 +25,7 @@ from course_lib.data import EMBEDDED, Split, load
 from course_lib.datasets.sources import contents
 from course_lib.diagnostics import confusion
 from course_lib.errors import CourseError, pick
-from course_lib.evaluation import predictions
+from course_lib.evaluation import counted, predictions
 from course_lib.fairness import Errors, Report
 from course_lib.files import StoredFiles
 from course_lib.inference import check_fit
@@ -69,9 +69,8 @@ class Curve:
 
     def report(self, eps: int) -> Report:
         """The errors per class, without the attack and under it."""
-        nat, rob = (Errors(tuple((m.sum(1) - m.diagonal()).tolist()), tuple(m.sum(1).tolist()))
-                    for m in (self.confusion(0), self.confusion(eps)))
-        return Report(nat, rob, self.classes, self.attack, eps / 255)
+        answers = torch.stack([self.y, self.at(0), self.at(eps)])
+        return counted(answers, self.classes, self.attack, eps / 255)
 
     def cell(self, eps: int, row: int, column: int) -> Tensor:
         """The places in the test split of the images in one cell of the confusion matrix."""

@@ -10,6 +10,7 @@ import html
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,16 +26,7 @@ NONE = "(no second model)"
 WIDE: Any = {"description_width": "initial"}
 FLOW: Any = {"flex_flow": "row wrap", "align_items": "center"}
 WRONG = "background: #fdf1ea; border-left: 4px solid #b3470d; padding: 4px 8px;"
-# transparent buttons over the cells of the right matrix, at these parts of the figure (in percent)
-OVER = """<style>
-.explorer-stage {{position: relative}} .explorer-stage > * {{margin: 0}}
-.explorer-matrix {{position: absolute; left: {}%; top: {}%; width: {}%; height: {}%}}
-.explorer-matrix > div {{display: grid; grid-template-columns: repeat({}, 1fr);
-    width: 100%; height: 100%}}
-.explorer-matrix button {{all: unset !important; cursor: pointer !important;
-    overflow: hidden !important; color: transparent !important; font-size: 1px !important}}
-.explorer-matrix button:is(:hover, :focus) {{outline: 2px solid #D55E00 !important}}
-</style>"""
+OVER = Path(__file__).with_name("matrix.css").read_text(encoding="utf-8")
 
 
 def parts(names: Sequence[str], one: str, two: str) -> list[dict[str, dict[str, w.Widget]]]:
@@ -158,10 +150,11 @@ class Panel(w.VBox):
             raise
         data = base64.b64encode(plots.png(figure)).decode()  # which lays the figure out, too
         at = figure.axes[-1].get_position()
-        over = OVER.format(*(100 * v for v in (at.x0, 1 - at.y1, at.width, at.height)),
-                           len(self.part.row.options))
+        sides = {"left": at.x0, "top": 1 - at.y1, "width": at.width, "height": at.height}
+        style = "; ".join(f"--{side}: {100 * part}%" for side, part in sides.items())
         self.part.picture.value = (
-            f'{over}<img class="explorer-figure" style="display: block; width: 100%" '
+            f'<style>{OVER} .explorer-stage {{{style}; --cells: {len(self.part.row.options)}}}'
+            '</style><img class="explorer-figure" style="display: block; width: 100%" '
             f'alt="{html.escape(alt)}" src="data:image/png;base64,{data}">')
         if self.part.view.value == "confusion":  # only now, when its style is there
             self.part.matrix.layout.display = None
