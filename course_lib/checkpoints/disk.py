@@ -165,10 +165,6 @@ class Folder:
                 self.disk.close(file)
         self.verified.add(name)
 
-    def read_file(self, name: str) -> bytes:
-        with open(self.path / name, "rb", opener=self.disk.open) as file:
-            return file.read()
-
     def checkpoints(self) -> list[tuple[int, str]]:
         """The step and name of each checkpoint. Drive may have second copies, "name (1)"."""
         try:
@@ -179,7 +175,8 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         """The bytes of a checkpoint; Damaged if they do not hash to its name."""
-        data = self.read_file(name)
+        with open(self.path / name, "rb", opener=self.disk.open) as file:
+            data = file.read()
         if sha256_of(data) not in name:
             raise Damaged(f"its {len(data):,} bytes do not hash to its name: it is damaged")
         self.verified.add(name)
@@ -232,7 +229,7 @@ class Mirror(Folder):
         for copy in (name, f"{name} (1)", f"{name} (2)"):
             with suppress(FileExistsError):  # from an earlier try, perhaps a good one
                 write_new(self.path / copy, data, self.disk)
-            if self.read_file(copy) == data:
-                self.verified.add(copy)
+            with suppress(Damaged):
+                self.read(copy)
                 return
         raise OSError(errno.EIO, "a file does not read back as it was written")

@@ -19,6 +19,7 @@ from course_lib.errors import CourseError
 from course_lib.files import cache_dir, locked, parse_json, read_bytes, sha256_of, within
 
 Root = str | os.PathLike[str] | None
+PUBLISHED = parse_json(read_bytes(path := Path(__file__).with_name("published.json")), path)
 LARGEST = 64 << 20  # bytes; no published file that we unpack is larger
 SILENCE = 120.0  # seconds in which a download must make a file grow
 FAULTS = (OSError, RuntimeError, ValueError, KeyError, EOFError, HTTPException, tarfile.TarError,
@@ -30,12 +31,11 @@ def dataset(name: str, read: Callable[[Path | None, str], Split], root: Root, li
     """The data set from `embedded(part)` where a small limit asks for it, else from
     `read(folder, part)`: "train" or "test", in the folder that the user names, if any."""
     folder = Path(root) if root else None
-    if embedded and folder is None and limit is not None:
-        most = contents(data.EMBEDDED / name)["training_images"]
-        if limit <= most:
-            test = embedded("test")
-            return Dataset(name, test.classes, test,
-                           lambda: embedded_halves(embedded("train"), limit, seed, most))
+    most = contents(data.EMBEDDED / name)["training_images"] if embedded and not folder else 0
+    if embedded and limit is not None and limit <= most:
+        test = embedded("test")
+        return Dataset(name, test.classes, test,
+                       lambda: embedded_halves(embedded("train"), limit, seed, most))
     test = read(folder, "test")
     return Dataset(name, test.classes, test, lambda: halves(read(folder, "train"), limit, seed))
 
