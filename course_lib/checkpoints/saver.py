@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from course_lib.checkpoints.disk import SaveError
+from course_lib.checkpoints.disk import SaveError, pack, unpack
 from course_lib.checkpoints.identity import identity, weights
 from course_lib.checkpoints.store import OtherRun
 from course_lib.errors import CourseError
@@ -42,7 +42,8 @@ class Saver:
                                       "beside it with fresh=True.")
                 t.restore(newest[1])
         if t.group.size > 1:
-            t.group.align(t)
+            _, state = t.group.from_first(pack(0, {}, t.state()))
+            t.restore(unpack(state, 0)[2])
             t.identity = t.group.from_first(t.identity)
         self.saved = t.position() if self.store and t.position() else -1
         self.saved_at = time.monotonic()

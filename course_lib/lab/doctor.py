@@ -56,10 +56,7 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
 
 def package(wanted: Any) -> str:
     """The version of a package, if it meets the Requirement."""
-    try:
-        version = metadata.version(wanted.name)
-    except metadata.PackageNotFoundError:
-        version = ""
+    version = next((d.version for d in metadata.distributions(name=wanted.name)), "")
     if not version or not wanted.specifier.contains(version, prereleases=True):
         raise CourseError(f"{version or 'not installed'}: pip install --upgrade '{wanted}'")
     return version

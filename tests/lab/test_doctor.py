@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,12 +79,11 @@ def test_damage_is_bad_and_has_a_remedy(root: Path, kind: str) -> None:
 
 def test_old_and_missing_versions_and_where_the_bounds_stand(
         monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-    def version(name: str) -> str:
-        if name == "gdown":
-            raise doctor.metadata.PackageNotFoundError(name)
-        return {"torch": "2.5.1", "numpy": "2.1.3+local"}.get(name, "999")
+    def distributions(name: str) -> list[Any]:
+        version = {"torch": "2.5.1", "numpy": "2.1.3+local"}.get(name, "999")
+        return [] if name == "gdown" else [SimpleNamespace(version=version)]
 
-    monkeypatch.setattr(doctor.metadata, "version", version)
+    monkeypatch.setattr(doctor.metadata, "distributions", distributions)
     found = states()
     assert found["torch"] == ("bad", "2.5.1: pip install --upgrade 'torch>=2.6'")
     assert found["gdown"] == ("bad", "not installed: pip install --upgrade 'gdown>=5.2'")
