@@ -60,10 +60,8 @@ class Saver:
             self.bar.write("; ".join(words), file=self.bar.fp)  # standard output is for results
 
     def open(self, fresh: bool) -> None:
-        """Take the store that this training has begun: the given one, or one beside it.
-
-        A stopped call leaves its model as the newest checkpoint has it. Called again with that
-        model, it began where the checkpoint says.
+        """Take the store that this training has begun: the given one, or one beside it. A stopped
+        call leaves its model as the newest checkpoint has it: with that, a call began as it says.
         """
         given, mine, word = self.store, identity(self.t), "the initial weights"
         for self.store in [given.fresh()] if fresh else [*given.siblings(), given]:
@@ -126,8 +124,7 @@ class Saver:
             self.store.save(t.position(), t.state())
             self.saved = t.position()
         except SaveError as e:
-            warnings.warn("This checkpoint was not saved; training goes on and will try again. "
-                          f"{e}", stacklevel=2)
+            warnings.warn(f"Not saved; training goes on and tries again. {e}", stacklevel=2)
         self.saved_at = time.monotonic()
         if self.asked is None:
             self.every = min(max(60.0, 100 * (self.saved_at - began)), 600.0)

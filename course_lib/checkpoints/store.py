@@ -55,10 +55,8 @@ class Store:
 
     def open(self, identity: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         """Check that this run may continue from the checkpoints here, and become the only writer.
-
-        CourseError lists how `identity` differs from the stored one, or names another writer.
-        A different `environment` is only a warning.
-        """
+        CourseError lists how `identity` differs from the stored one, or names another writer; a
+        different `environment` is only a warning."""
         newest, self._about = self._read_newest(), {}
         then = newest[1] if newest else {}
         if then and (changed := _differences(then["identity"], identity)):
@@ -134,8 +132,7 @@ class Store:
         try:
             folder.answer(folder.prune)
         except OSError as error:
-            self._warn(f"Old checkpoints in {folder.path} cannot be deleted ({reason(error)}); "
-                       "they only take up space.")
+            self._warn(f"Old files in {folder.path} stay; none can be deleted ({reason(error)}).")
         return ""
 
     def fresh(self) -> Store:

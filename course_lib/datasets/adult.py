@@ -26,8 +26,7 @@ GROUPS = {"gender": WORDS["sex"], "race": WORDS["race"]}
 
 
 def load_adult(root: sources.Root, limit: int | None, seed: int) -> Dataset:
-    """All of Adult: 30,162 rows to train and validate on, 15,060 to test on. The original files are
-    embedded, so `root` is not looked into."""
+    """30,162 rows to train and validate on, 15,060 to test on; embedded, so `root` is unused."""
     def read(name: str) -> Split:
         raw = sources.checked(data.EMBEDDED / "adult" / name, CONTENTS["sha256"][name])
         return parse(raw.decode("ascii"))
@@ -51,8 +50,7 @@ def parse(text: str) -> Split:
 
 
 def balanced(split: Split) -> Split:
-    """The rows of smaller classes repeated, in order, until each has as many as the largest, as in
-    the paper."""
+    """Rows of the smaller classes repeated, in order, up to the largest class, as in the paper."""
     mine = [torch.nonzero(split.y == c).flatten() for c in range(len(split.classes))]
     if empty := [split.classes[c] for c, rows in enumerate(mine) if not len(rows)]:
         raise CourseError(f"{', '.join(empty)} has no row to repeat; take more rows.")

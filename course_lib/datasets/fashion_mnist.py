@@ -47,8 +47,7 @@ def training_folder(folder: Path | None = None) -> Path:
 
 
 def read(place: Path, part: str, hashes: Mapping[str, str]) -> Split:
-    """The "train" or "test" images of a folder, resized with Pillow's bilinear filter, which gives
-    the bytes of torchvision's Resize."""
+    """The "train" or "test" images of a folder, resized by Pillow as torchvision's Resize does."""
     from PIL import Image
 
     prefix = "t10k" if part == "test" else part

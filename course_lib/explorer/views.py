@@ -97,9 +97,8 @@ class Explorer:
         if choice.attack == STORED:
             return source.curve
         if choice.live not in source.live:
-            raise CourseError(f"{label} has not been attacked by {choice.attack} at "
-                              f"{choice.eps}/255 on {choice.per_class} images per class yet: press "
-                              "Attack now.")
+            raise CourseError(f"{label} was not attacked by {choice.attack} at {choice.eps}/255 on "
+                              f"{choice.per_class} images per class yet: press Attack now.")
         return source.live[choice.live]
 
     def reports(self, label: str, choice: Choice) -> list[Report]:
@@ -108,8 +107,7 @@ class Explorer:
         if not choice.seeds:
             return [self.curve(label, choice).report(choice.eps)]
         if not source.name:
-            raise CourseError(f"{label} is a single training. For means over seeds, choose a "
-                              "stored recipe.")
+            raise CourseError(f"{label} is one training. For means, choose a stored recipe.")
         attack = "pgd20" if choice.attack == STORED else choice.attack
         return zoo.load_reports(source.name, attack=attack, eps=choice.eps / 255, root=source.root)
 
@@ -144,8 +142,7 @@ class Explorer:
 
     def draw(self, choice: Choice) -> Drawing:
         if len({self.source(m).classes for m in choice.models}) > 1:
-            raise CourseError(f"{' and '.join(choice.models)} have different classes. Choose "
-                              "models of one data set.")
+            raise CourseError(f"{' and '.join(choice.models)} have different classes: take others.")
         self.figure.clear()
         with matplotlib.rc_context(plots.STYLE):
             return Drawing(self.figure, pick(VIEWS, choice.view, "view").draw(self, choice))

@@ -44,8 +44,7 @@ class CannotWrite(CourseError, OSError):
     """A full disk, for example."""
 
     def __str__(self) -> str:
-        return (f"Cannot write {self.filename} ({self.strerror}). Free some space or choose a "
-                "folder you may write to.")
+        return f"Cannot write {self.filename} ({self.strerror}). Make space, or choose a folder."
 
 
 def reason(error: BaseException) -> str:
@@ -297,8 +296,7 @@ class StoredFiles:
             return {}
         content = parse_json(read_bytes(path), path)
         if (format := content.get("format", 1)) != 1:
-            raise CourseError(f"{path} has format {format!r}; this library reads 1. Update "
-                              "whichever is older.")
+            raise CourseError(f"{path} has format {format!r}; this course reads 1. Update it.")
         level: list[Any] = [content.get(key)]
         for _ in range(depth + 1):
             if not all(isinstance(row, dict) for row in level):
@@ -311,8 +309,7 @@ class StoredFiles:
         path, sha256 = inside(self.folder, row.get("file")), str(row.get("sha256"))
         if path is None or not re.fullmatch("[0-9a-f]{64}", sha256):
             raise CourseError(f"The manifest names {row.get('file')!r} with sha256 {sha256}; it "
-                              f"must be a file inside {self.folder} with its hash. Restore "
-                              "manifest.json.")
+                              f"must be a file inside {self.folder}. Restore manifest.json.")
         have = ""
         for place in (path, self.folder / RECENT / sha256, path):  # a writer may be at work
             # isfile is False for a name that the system refuses, too

@@ -102,8 +102,7 @@ class Foreign:
 
 def _of_foolbox(attack: Any) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
     if not (keywords := getattr(attack, "keywords", {})).get("epsilons"):
-        raise CourseError("An attack of foolbox's needs its budget. Give functools.partial(attack, "
-                          "epsilons=8 / 255).")
+        raise CourseError("Give foolbox's attacks as functools.partial(attack, epsilons=8 / 255).")
 
     def attacked(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         from foolbox import PyTorchModel

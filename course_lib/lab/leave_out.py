@@ -140,5 +140,5 @@ def load_luf(name: str, design: str, root: Path | None = None) -> Record:
     files = luf_files(root)
     if file := files.entries().get(name, {}).get(design):
         return files.read_json(file)
-    raise CourseError(f"LUF of {name}, design {design}, is not stored yet. Make it: python -m "
-                      f"course_lib luf {name}")
+    raise CourseError(f"LUF of {name}, {design}, is not stored yet. Make it: python -m course_lib "
+                      f"luf {name}")

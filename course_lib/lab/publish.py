@@ -62,15 +62,13 @@ def save_model(model: nn.Module, path: str | os.PathLike[str], *, recipe: Any = 
         made["recipe"] = recipe.as_data() if recipe else {}
         bad = [k for k, v in state.items() if not v.isfinite().all()] if state else ["the network"]
     except (TypeError, AttributeError, ValueError, RuntimeError) as e:
-        raise CourseError(f"Nothing was saved ({e}). Give a torch.nn.Module whose weights are "
-                          "tensors, the path of a folder, a Recipe, and a list of classes."
-                          ) from None
+        raise CourseError(f"Nothing was saved ({e}). Give a torch.nn.Module of tensors, the path "
+                          "of a folder, a Recipe, and a list of classes.") from None
     if bad:
         raise CourseError(f"Nothing was saved: {', '.join(bad[:5])} of {type(model).__name__} "
                           "holds NaN, infinity or no weights. Train it anew.")
     if others := model_files(folder).entries().keys() - {folder.name}:
-        raise CourseError(f"{folder} holds other models ({', '.join(sorted(others)[:3])}). Choose "
-                          "a new folder.")
+        raise CourseError(f"{folder} holds other models, such as {min(others)}; give a new folder.")
     publish(folder.name, 0, model, {"recipe": folder.name, "seed": 0, "made_from": made}, folder)
     return folder
 

@@ -40,8 +40,7 @@ def from_paper(paper: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Exercise:
-    """`mistakes` maps each remark to the wrong answer that it is for. Hints and praise stand in
-    hints.toml, or here."""
+    """`mistakes` maps remarks to the wrong answers that they are for; hints.toml has more words."""
 
     solution: Callable[..., Any]
     cases: Cases = ((),)
