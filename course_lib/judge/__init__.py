@@ -102,7 +102,8 @@ class Foreign:
 
 def _of_foolbox(attack: Any) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
     if not (keywords := getattr(attack, "keywords", {})).get("epsilons"):
-        raise CourseError("Give foolbox's attacks as functools.partial(attack, epsilons=8 / 255).")
+        raise CourseError("An attack of foolbox's needs its budget. Give functools.partial(attack, "
+                          "epsilons=8 / 255).")
 
     def attacked(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         from foolbox import PyTorchModel
