@@ -33,8 +33,7 @@ if TYPE_CHECKING:  # the table below once more, for editors and type checkers
     from course_lib.lab.publish import save_model
     from course_lib.methods import METHODS, Method
     from course_lib.models import MODELS, build
-    from course_lib.tables import compare, list_models, results, score_results
-    from course_lib.tables.benchmark import benchmark
+    from course_lib.tables import benchmark, compare, list_models, results, score_results
     from course_lib.training import Optim, fit
     from course_lib.zoo import load_model, load_report
 
@@ -46,7 +45,7 @@ FACE = {name: f"{room}:{name}" for room, names in {  # public name: where it com
     "evaluation": "evaluate", "experiments": "RECIPES", "explorer": "explore",
     "fairness": "Report", "lab.publish": "save_model",
     "methods": "METHODS Method", "models": "MODELS build",
-    "tables": "compare list_models results score_results", "tables.benchmark": "benchmark",
+    "tables": "benchmark compare list_models results score_results",
     "training": "Optim fit", "zoo": "load_model load_report",
 }.items() for name in names.split()} | {"lesson": "lessons.lesson:", "plots": "plots:"}
 __all__ = list(FACE)

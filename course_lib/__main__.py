@@ -1,7 +1,7 @@
 """The course from a shell: course-lib, or python -m course_lib
 
-Each command of lab/commands.py calls one function with its options. The function gives rows, which
---json prints and `shown` makes readable. It is imported when it is called: --help answers at once.
+Each command of lab/commands.toml calls one function with its options, and gets rows: --json prints
+them, and `shown` makes them readable. It is imported when it is called: --help answers at once.
 """
 
 import argparse
@@ -26,9 +26,9 @@ def parser() -> argparse.ArgumentParser:
                                 description=about)
     p.add_argument("--version", action="version", version=__version__)
     commands = p.add_subparsers(dest="command", required=True)
-    for name, (about, _, options) in COMMANDS.items():
-        command = commands.add_parser(name, help=about, description=about)
-        for option in ["--json", *options.split()]:
+    for name, row in COMMANDS.items():
+        command = commands.add_parser(name, help=row["about"], description=row["about"])
+        for option in ["--json", *row["options"].split()]:
             command.add_argument(option, **OPTIONS.get(f"{name} {option}", OPTIONS.get(option, {})))
     return p
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():  # as plain sentences
             warnings.showwarning = lambda words, *_: print(
                 in_shell_words(f"Warning: {words}", command), file=sys.stderr)
-            rows = resolve(f"course_lib.{COMMANDS[command][1]}")(**options)
+            rows = resolve(f"course_lib.{COMMANDS[command]['calls']}")(**options)
         if rows is None:
             return 0  # of several processes the first one speaks
         text = json.dumps(rows) if as_json else shown(command, rows, options)

@@ -19,9 +19,16 @@ import torch
 from tqdm import tqdm
 
 from course_lib.data import EMBEDDED, Split
+from course_lib.datasets.sources import contents
 from course_lib.errors import CourseError
-from course_lib.explorer.curves import BUDGETS, Curve, compute_curve, current, curve_files
-from course_lib.explorer.sources import images_of
+from course_lib.explorer.curves import (
+    BUDGETS,
+    Curve,
+    compute_curve,
+    current,
+    curve_files,
+    images_of,
+)
 from course_lib.lab.publish import add_file
 from course_lib.machine import keep_memory
 from course_lib.zoo import entry, load_model, load_record, manifest
@@ -38,7 +45,8 @@ def wanted(prefix: str, every_seed: bool) -> Iterator[tuple[str, int, Split]]:
                     seed and not every_seed):
                 continue
             made = load_record(name, seed=seed)["made_from"]
-            if not (EMBEDDED / made["recipe"]["dataset"] / "contents.json").is_file():
+            data = EMBEDDED / made["recipe"]["dataset"]
+            if not data.is_dir() or not contents(data)["training_images"]:
                 continue
             split = images_of(tuple(made["classes"]))
             if current(name, seed, split.digest()) is None:

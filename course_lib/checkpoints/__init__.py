@@ -1,8 +1,7 @@
-"""Training that cannot be lost: `Store` keeps checkpoints in a folder, and copies in a second
-one."""
+"""Training that cannot be lost: `Store` keeps checkpoints in a folder and copies in another."""
 
+from course_lib.checkpoints.disk import SaveError, load_weights
 from course_lib.checkpoints.identity import layers, sources
-from course_lib.checkpoints.packing import SaveError, load_weights
 from course_lib.checkpoints.saver import Saver
 from course_lib.checkpoints.store import Store
 

@@ -11,16 +11,15 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from course_lib.checkpoints.disk import SaveError, pack, unpack
 from course_lib.checkpoints.identity import identity, weights
-from course_lib.checkpoints.packing import SaveError
 from course_lib.checkpoints.store import OtherRun
 from course_lib.errors import CourseError
 from course_lib.machine import environment
 
 
 class Saver:
-    """Saves a training by the clock, at the end of each epoch and when it is stopped; shows its
-    progress.
+    """Saves a training by the clock, after each epoch and when it is stopped; shows its progress.
 
     The first SIGINT or SIGTERM waits for the end of the batch; a second one does not, except among
     several processes, which must all stop after the same batch.
@@ -43,21 +42,26 @@ class Saver:
                                       "beside it with fresh=True.")
                 t.restore(newest[1])
         if t.group.size > 1:
-            t.group.align(t)
+            _, state = t.group.from_first(pack(0, {}, t.state()))
+            t.restore(unpack(state, 0)[2])
             t.identity = t.group.from_first(t.identity)
         self.saved = t.position() if self.store and t.position() else -1
         self.saved_at = time.monotonic()
         self.began = self.saved_at - t.seconds
         self.bar = tqdm(total=t.epochs * t.batches, initial=t.position(), unit="batch",
                         disable=not (progress and t.group.first), desc=t.method.name)
-        if not self.bar.disable and (text := self.start()):
-            self.bar.write(text, file=self.bar.fp)  # standard output is for results
+        # saving in runs/exp1; resuming at epoch 7, batch 212 of 480
+        words = [f"saving in {self.store.dir}"] if hasattr(self.store, "dir") else []
+        if done := t.position():
+            words += [f"resuming at epoch {t.epoch + 1}, batch {t.batch} of {t.batches}"]
+        if done == self.bar.total:
+            words = [f"already finished: {t.epochs} epochs"]
+        if words and not self.bar.disable:
+            self.bar.write("; ".join(words), file=self.bar.fp)  # standard output is for results
 
     def open(self, fresh: bool) -> None:
-        """Take the store that this training has begun: the given one, or one beside it.
-
-        A stopped call leaves its model as the newest checkpoint has it. Called again with that
-        model, it began where the checkpoint says.
+        """Take the store that this training has begun: the given one, or one beside it. A stopped
+        call leaves its model as the newest checkpoint has it: with that, a call began as it says.
         """
         given, mine, word = self.store, identity(self.t), "the initial weights"
         for self.store in [given.fresh()] if fresh else [*given.siblings(), given]:
@@ -75,15 +79,6 @@ class Saver:
         """Open the store for this training; OtherRun if it is not this training's."""
         self.store.open(mine, environment() | self.t.group.identity())
         self.t.identity, self.t.began = mine, mine["the initial weights"]
-
-    def start(self) -> str:
-        """saving in runs/exp1; resuming at epoch 7, batch 212 of 480"""
-        t, done = self.t, self.t.position()
-        if done == self.bar.total:
-            return f"already finished: {t.epochs} epochs"
-        words = [f"saving in {self.store.dir}"] if hasattr(self.store, "dir") else []
-        words += [f"resuming at epoch {t.epoch + 1}, batch {t.batch} of {t.batches}"] * (done > 0)
-        return "; ".join(words)
 
     def __enter__(self) -> Saver:
         if threading.current_thread() is threading.main_thread():
@@ -129,8 +124,7 @@ class Saver:
             self.store.save(t.position(), t.state())
             self.saved = t.position()
         except SaveError as e:
-            warnings.warn("This checkpoint was not saved; training goes on and will try again. "
-                          f"{e}", stacklevel=2)
+            warnings.warn(f"Not saved; training goes on and tries again. {e}", stacklevel=2)
         self.saved_at = time.monotonic()
         if self.asked is None:
             self.every = min(max(60.0, 100 * (self.saved_at - began)), 600.0)

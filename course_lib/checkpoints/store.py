@@ -6,15 +6,13 @@
     store.save(step, state)  # as often as you like
     store.close()
 
-A save names its bytes by their hash, so damage shows. It writes a temporary file, syncs and
-renames it: a kill or a power cut leaves the old files, or one more that is complete. Older files go
-once three newer ones verify. The mirror gets a copy; while it fails, training goes on without.
-The newest checkpoint is the one of the highest step that verifies, in either place.
+A kill or a power cut leaves the old files, or one more that is complete. Older files go once three
+newer ones verify. The mirror gets a copy; while it fails, training goes on without. The newest
+checkpoint is the one of the highest step that verifies, in either place.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -25,8 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from course_lib.checkpoints.disk import RECORD, Damaged, Folder, Mirror
-from course_lib.checkpoints.packing import SaveError, pack, unpack
+from course_lib.checkpoints.disk import RECORD, Damaged, Folder, Mirror, SaveError, pack, unpack
 from course_lib.errors import CourseError
 from course_lib.files import reason, take_lock
 
@@ -52,19 +49,16 @@ class Store:
         self.folders = [self.folder, self.mirror] if self.mirror else [self.folder]
         self._lock: Any = None  # a filelock.FileLock
         self._about: dict[str, Any] = {}  # the identity and environment of the run, from `open`
-        self._newest: Checkpoint | None = None  # which `open` has read
         self._last: tuple[str, bytes] | None = None  # the last save, until it is in each folder
         self._failed: list[str] = []  # why that is not in each folder
         self._warned: set[str] = set()
 
     def open(self, identity: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
         """Check that this run may continue from the checkpoints here, and become the only writer.
-
-        CourseError lists how `identity` differs from the stored one, or names another writer.
-        A different `environment` is only a warning.
-        """
-        self._about, self._newest = {}, self._read_newest()
-        then = self._newest[1] if self._newest else {}
+        CourseError lists how `identity` differs from the stored one, or names another writer; a
+        different `environment` is only a warning."""
+        newest, self._about = self._read_newest(), {}
+        then = newest[1] if newest else {}
         if then and (changed := _differences(then["identity"], identity)):
             raise OtherRun(
                 f"The store in {self.dir} was made by another run: {changed}. Restore these "
@@ -90,9 +84,8 @@ class Store:
                               "that you may write to.") from None
 
     def latest(self) -> tuple[int, dict[str, Any]] | None:
-        """(step, state) of the newest checkpoint that verifies, or None. Warns of those that do
-        not."""
-        newest, self._newest = self._newest or self._read_newest(), None
+        """(step, state) of the newest checkpoint that verifies, or None; warns of the others."""
+        newest = self._read_newest()
         return newest and (newest[0], newest[2])
 
     def _read_newest(self) -> Checkpoint | None:
@@ -115,7 +108,7 @@ class Store:
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save `state`, so that it survives whatever comes after this call; SaveError if not."""
-        self._failed, self._newest = ["NaN or infinite weights"] * len(self.folders), None
+        self._failed = ["NaN or infinite weights"] * len(self.folders)
         self._last = pack(step, self._about, state)
         self._failed = [self._put(folder) for folder in self.folders]
         self._last = self._last if any(self._failed) else None
@@ -139,8 +132,7 @@ class Store:
         try:
             folder.answer(folder.prune)
         except OSError as error:
-            self._warn(f"Old checkpoints in {folder.path} cannot be deleted ({reason(error)}); "
-                       "they only take up space.")
+            self._warn(f"Old files in {folder.path} stay; none can be deleted ({reason(error)}).")
         return ""
 
     def fresh(self) -> Store:
@@ -149,12 +141,11 @@ class Store:
 
     def siblings(self) -> list[Store]:
         """The stores beside this one that `fresh` has made and a run has used, newest first."""
-        numbers = itertools.takewhile(self._taken, itertools.count(2))
-        return [self._beside(n) for n in numbers][::-1]
-
-    def _taken(self, n: int) -> bool:
-        copied = self.mirror and os.path.exists(f"{self.mirror.path}-{n}")  # a save makes it
-        return bool(copied) or os.path.exists(f"{self.dir}-{n}/{RECORD}")
+        stores, signs = list[Store](), (f"/{RECORD}", "")  # of a run here, of a save in the mirror
+        while any(os.path.exists(f"{folder.path}-{len(stores) + 2}{sign}")
+                  for folder, sign in zip(self.folders, signs, strict=False)):
+            stores.insert(0, self._beside(len(stores) + 2))
+        return stores
 
     def _beside(self, n: int) -> Store:
         return Store(*(f"{folder.path}-{n}" for folder in self.folders))
@@ -169,8 +160,7 @@ class Store:
             ", on Drive, verified" if there == [""] else "")
 
     def close(self) -> None:
-        """Try a copy that failed once more, warn if it is behind, and release the lock. `open`
-        works again afterwards."""
+        """Try a failed copy once more, warn if it is behind, and release the lock until `open`."""
         if self.mirror and self._last and self._failed[1]:
             self._failed[1] = self._put(self.mirror)
             if self._failed[1]:

@@ -2,8 +2,7 @@
 
 There are fourteen features in the order of the census files. A category is the place of its word
 in WORDS (alphabetical), and every feature is scaled to [0, 1] by its BOUNDS. A budget of e in the
-files' own units, as Sooksatra and Rivas state theirs, is e * UNITS[j] for feature j (never more
-than the whole range).
+files' own units, as Sooksatra and Rivas state theirs, is e * UNITS[j] for feature j, 1 at most.
 """
 
 import torch
@@ -15,39 +14,11 @@ from course_lib.datasets import sources
 from course_lib.errors import CourseError
 
 CLASSES = ("<=50K", ">50K")
-SHA256 = {  # of the original files, unpacked
-    "adult.data.gz": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-    "adult.test.gz": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-}
-COLUMNS: dict[str, tuple[int, int] | str] = {  # the range of a number, the words of a category
-    "age": (17, 90),
-    "workclass": "Federal-gov Local-gov Never-worked Private Self-emp-inc Self-emp-not-inc "
-                 "State-gov Without-pay",
-    "fnlwgt": (13492, 1490400),
-    "education": "10th 11th 12th 1st-4th 5th-6th 7th-8th 9th Assoc-acdm Assoc-voc Bachelors "
-                 "Doctorate HS-grad Masters Preschool Prof-school Some-college",
-    "education-num": (1, 16),
-    "marital-status": "Divorced Married-AF-spouse Married-civ-spouse Married-spouse-absent "
-                      "Never-married Separated Widowed",
-    "occupation": "Adm-clerical Armed-Forces Craft-repair Exec-managerial Farming-fishing "
-                  "Handlers-cleaners Machine-op-inspct Other-service Priv-house-serv "
-                  "Prof-specialty Protective-serv Sales Tech-support Transport-moving",
-    "relationship": "Husband Not-in-family Other-relative Own-child Unmarried Wife",
-    "race": "Amer-Indian-Eskimo Asian-Pac-Islander Black Other White",
-    "sex": "Female Male",
-    "capital-gain": (0, 99999),
-    "capital-loss": (0, 4356),
-    "hours-per-week": (1, 99),
-    "native-country":
-        "Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England "
-        "France Germany Greece Guatemala Haiti Holand-Netherlands Honduras Hong Hungary India "
-        "Iran Ireland Italy Jamaica Japan Laos Mexico Nicaragua Outlying-US(Guam-USVI-etc) Peru "
-        "Philippines Poland Portugal Puerto-Rico Scotland South Taiwan Thailand Trinadad&Tobago "
-        "United-States Vietnam Yugoslavia",
-}
+CONTENTS = sources.contents(data.EMBEDDED / "adult")
+COLUMNS = CONTENTS["columns"]  # the range of a number, the words of a category
 FEATURES = tuple(COLUMNS)
 WORDS = {f: tuple(c.split()) for f, c in COLUMNS.items() if isinstance(c, str)}
-BOUNDS = tuple((0, len(WORDS[f]) - 1) if isinstance(c, str) else c for f, c in COLUMNS.items())
+BOUNDS = tuple((0, len(WORDS[f]) - 1) if f in WORDS else tuple(c) for f, c in COLUMNS.items())
 UNITS = tuple(1 / (high - low) for low, high in BOUNDS)  # one of the files' units, scaled
 ATTACK = PGD(10, 10 / 8, scale=UNITS)  # budgets and steps in the files' own units
 # the names behind the numbers in `Split.groups`
@@ -55,10 +26,9 @@ GROUPS = {"gender": WORDS["sex"], "race": WORDS["race"]}
 
 
 def load_adult(root: sources.Root, limit: int | None, seed: int) -> Dataset:
-    """All of Adult: 30,162 rows to train and validate on, 15,060 to test on. The original files are
-    embedded, so `root` is not looked into."""
+    """30,162 rows to train and validate on, 15,060 to test on; embedded, so `root` is unused."""
     def read(name: str) -> Split:
-        raw = sources.checked(data.EMBEDDED / "adult" / name, SHA256[name])
+        raw = sources.checked(data.EMBEDDED / "adult" / name, CONTENTS["sha256"][name])
         return parse(raw.decode("ascii"))
 
     return Dataset("adult", CLASSES, read("adult.test.gz"),
@@ -80,8 +50,7 @@ def parse(text: str) -> Split:
 
 
 def balanced(split: Split) -> Split:
-    """The rows of the smaller classes repeated, in order, until each class has as many as the
-    largest (the paper's way)."""
+    """Rows of the smaller classes repeated, in order, up to the largest class, as in the paper."""
     mine = [torch.nonzero(split.y == c).flatten() for c in range(len(split.classes))]
     if empty := [split.classes[c] for c, rows in enumerate(mine) if not len(rows)]:
         raise CourseError(f"{', '.join(empty)} has no row to repeat; take more rows.")

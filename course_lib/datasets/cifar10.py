@@ -17,10 +17,8 @@ from course_lib.datasets import sources
 from course_lib.errors import CourseError, CourseWarning
 from course_lib.files import cache_dir, sha256_of
 
-SHA256 = {  # of the images' bytes [N, 3, 32, 32] followed by the labels' (int64)
-    "train": "973ef2abb5897efc795681a4d79a6f5f642fa2bcb1a828f7476017c89db53a57",
-    "test": "2c33b053d1cd726af8d86e174a96dd89d7000ba1412add026d68142375b89d51",
-}
+# of the images' bytes [N, 3, 32, 32] followed by the labels' (int64)
+SHA256 = sources.PUBLISHED["cifar10"]
 LARGEST = 200 << 20  # bytes; all images and labels, unpacked, are fewer
 PADDING = 4  # pixels, of crop_flip
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -69,7 +67,8 @@ def embedded(part: str) -> Split:
     from PIL import Image
 
     folder = data.EMBEDDED / "cifar10"
-    images, labels = (sources.checked(folder / name, sources.contents(folder)[1].get(name))
+    hashes = sources.contents(folder)["sha256"]
+    images, labels = (sources.checked(folder / name, hashes.get(name))
                       for name in (f"{part}.webp", f"{part}-labels"))
     with Image.open(io.BytesIO(images)) as image:
         sheet = np.asarray(image.convert("RGB"))  # [rows * 32, columns * 32, 3]

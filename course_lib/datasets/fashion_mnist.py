@@ -17,14 +17,7 @@ from course_lib.files import cache_dir
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker",
            "Bag", "Ankle boot")
-SHA256 = {  # of the published files, unpacked
-    "train-images-idx3-ubyte.gz":
-        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-    "train-labels-idx1-ubyte.gz":
-        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-    "t10k-images-idx3-ubyte.gz": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-    "t10k-labels-idx1-ubyte.gz": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-}
+SHA256 = sources.PUBLISHED["fashion-mnist"]  # of the published files, unpacked
 
 
 def full(folder: Path | None, part: str) -> Split:
@@ -36,7 +29,7 @@ def full(folder: Path | None, part: str) -> Split:
 
 def embedded(part: str) -> Split:
     folder = data.EMBEDDED / "fashion-mnist"
-    return read(folder, part, sources.contents(folder)[1])
+    return read(folder, part, sources.contents(folder)["sha256"])
 
 
 def training_folder(folder: Path | None = None) -> Path:
@@ -54,8 +47,7 @@ def training_folder(folder: Path | None = None) -> Path:
 
 
 def read(place: Path, part: str, hashes: Mapping[str, str]) -> Split:
-    """The "train" or "test" images of a folder, resized with Pillow's bilinear filter, which gives
-    the bytes of torchvision's Resize."""
+    """The "train" or "test" images of a folder, resized by Pillow as torchvision's Resize does."""
     from PIL import Image
 
     prefix = "t10k" if part == "test" else part

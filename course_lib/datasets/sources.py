@@ -23,6 +23,7 @@ from course_lib.files import cache_dir, locked, parse_json, read_bytes, sha256_o
 
 Root = str | os.PathLike[str] | None
 TRAIN_SHARE = 0.8
+PUBLISHED = parse_json(read_bytes(path := Path(__file__).with_name("published.json")), path)
 LARGEST = 64 << 20  # bytes; no published file that we unpack is larger
 SILENCE = 120.0  # seconds in which a download must make a file grow
 FAULTS = (OSError, RuntimeError, ValueError, KeyError, EOFError, HTTPException, tarfile.TarError,
@@ -34,12 +35,11 @@ def dataset(name: str, read: Callable[[Path | None, str], Split], root: Root, li
     """The data set from `embedded(part)` where a small limit asks for it, else from
     `read(folder, part)`: "train" or "test", in the folder that the user names, if any."""
     folder = Path(root) if root else None
-    if embedded and folder is None and limit is not None:
-        most, _ = contents(data.EMBEDDED / name)
-        if limit <= most:
-            test = embedded("test")
-            return Dataset(name, test.classes, test,
-                           lambda: embedded_halves(embedded("train"), limit, seed, most))
+    most = contents(data.EMBEDDED / name)["training_images"] if embedded and not folder else 0
+    if embedded and limit is not None and limit <= most:
+        test = embedded("test")
+        return Dataset(name, test.classes, test,
+                       lambda: embedded_halves(embedded("train"), limit, seed, most))
     test = read(folder, "test")
     return Dataset(name, test.classes, test, lambda: halves(read(folder, "train"), limit, seed))
 
@@ -67,12 +67,11 @@ def halves(pool: Split, limit: int | None, seed: int) -> tuple[Split, Split]:
     return pool.take(order[:n_train]), pool.take(order[cut:][: n - n_train])
 
 
-def contents(folder: Path) -> tuple[int, dict[str, str]]:
-    """What contents.json says of an embedded data set: how many training images it holds, and
-    the sha256 of each file's content."""
+def contents(folder: Path) -> dict[str, Any]:
+    """What contents.json says of an embedded data set: the sha256 of each file's content, and how
+    many training images there are (none in a table)."""
     path = folder / "contents.json"
-    content = parse_json(read_bytes(path), path)
-    return content.get("training_images", 0), content.get("sha256", {})
+    return {"training_images": 0, "sha256": {}, **parse_json(read_bytes(path), path)}
 
 
 def embedded_halves(pool: Split, limit: int, seed: int, most: int) -> tuple[Split, Split]:

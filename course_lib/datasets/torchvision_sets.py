@@ -14,10 +14,7 @@ from course_lib.errors import CourseError
 from course_lib.files import cache_dir
 
 IMAGENETTE_SIZE = 160
-IMAGENETTE_IMAGES = {  # of each class, as published
-    "train": [963, 955, 993, 858, 941, 956, 961, 931, 951, 960],
-    "val": [387, 395, 357, 386, 409, 394, 389, 419, 399, 390],
-}
+IMAGENETTE_IMAGES = sources.PUBLISHED["imagenette"]  # of each class
 
 
 def cifar100(folder: Path | None, part: str) -> Split:

@@ -1,13 +1,18 @@
-"""A model's prediction of each image at each budget of an attack, computed once and stored.
+"""The explorer's models, and each one's predictions at every budget of an attack, computed once.
 
 serialized_models/curves/manifest.json names, per recipe and seed, the file of the predictions with
 its sha256. It also holds the sha256 of the weights and of the images, so that a curve of other
-weights is not used.
+weights is not used. Models are the package's, or a reader's own, in hand or in a folder that
+`sweep`, `train` or `save_model` wrote; nothing in that is changed.
 """
 
+import contextlib
+import functools
 import io
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +21,19 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.attacks import ATTACKS
-from course_lib.data import Split
+from course_lib.data import EMBEDDED, Split, load
+from course_lib.datasets.sources import contents
 from course_lib.diagnostics import confusion
 from course_lib.errors import CourseError, pick
-from course_lib.evaluation import predictions
+from course_lib.evaluation import counted, predictions
 from course_lib.fairness import Errors, Report
 from course_lib.files import StoredFiles
-from course_lib.zoo import entry, models_dir
+from course_lib.inference import check_fit
+from course_lib.zoo import entry, load_model, load_record, manifest, models_dir
 
 ATTACK = "pgd20"
 BUDGETS = tuple(range(0, 33, 2))  # grey levels of 255
+ADVICE = "Give the folder that trainings wrote to, such as runs, or explore({'mine': model})."
 
 
 def curve_files(root: Path | None = None) -> StoredFiles:
@@ -61,9 +69,8 @@ class Curve:
 
     def report(self, eps: int) -> Report:
         """The errors per class, without the attack and under it."""
-        nat, rob = (Errors(tuple((m.sum(1) - m.diagonal()).tolist()), tuple(m.sum(1).tolist()))
-                    for m in (self.confusion(0), self.confusion(eps)))
-        return Report(nat, rob, self.classes, self.attack, eps / 255)
+        answers = torch.stack([self.y, self.at(0), self.at(eps)])
+        return counted(answers, self.classes, self.attack, eps / 255)
 
     def cell(self, eps: int, row: int, column: int) -> Tensor:
         """The places in the test split of the images in one cell of the confusion matrix."""
@@ -87,8 +94,7 @@ def compute_curve(model: nn.Module, split: Split, attack: str = ATTACK,
 
 
 def current(name: str, seed: int, data: str, root: Path | None = None) -> dict[str, Any] | None:
-    """A curve's row in the manifest, if weights, images (`data`, a digest) and attack are still the
-    same."""
+    """A curve's row in the manifest, if its weights, images (a digest) and attack are the same."""
     row = curve_files(root).entries().get(name, {}).get(str(seed))
     weights = row and entry(name, seed, root).get("weights", {}).get("sha256")
     same = {"weights": weights, "data": data, "attack": ATTACK}
@@ -104,3 +110,95 @@ def load_curve(name: str, split: Split, *, seed: int = 0, root: Path | None = No
     with np.load(io.BytesIO(curve_files(root).read(row)), allow_pickle=False) as arrays:
         eps, predicted = tuple(arrays["eps"].tolist()), torch.from_numpy(arrays["said"]).long()
     return Curve(ATTACK, eps, predicted, split.y, torch.arange(len(split)), split.classes)
+
+
+@dataclass(eq=False)
+class Source:
+    """A model that a manifest names. Each part is read when it is first used."""
+
+    label: str
+    name: str = ""
+    seed: int = 0
+    root: Path | None = None
+    live: dict[Any, Curve] = field(default_factory=dict)  # predictions by attack, budget, images
+
+    @cached_property
+    def model(self) -> nn.Module:
+        return load_model(self.name, seed=self.seed, root=self.root)
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        return load_record(self.name, seed=self.seed, root=self.root)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.record.get("made_from", {}).get("classes", ()))
+
+    @cached_property
+    def words(self) -> str:
+        """The name, the data set, the method and the description, in small letters."""
+        words = self.label
+        with contextlib.suppress(CourseError, LookupError, TypeError):  # one's own has no recipe
+            recipe = self.record["made_from"]["recipe"]
+            words += f" {recipe['dataset']} {recipe['method']['name']} {recipe['about']}"
+        return words.casefold()
+
+    @cached_property
+    def curve(self) -> Curve:
+        return load_curve(self.name, images_of(self.classes), seed=self.seed, root=self.root)
+
+
+def in_hand(label: str, model: nn.Module | str) -> Source:
+    """A network of the reader's (or what load_model takes), and the classes that it tells apart:
+    those of the first embedded images that fit it."""
+    source = Source(label)
+    source.model = network = load_model(model) if isinstance(model, str) else model
+    for test in embedded() if isinstance(network, nn.Module) else ():
+        with contextlib.suppress(CourseError):
+            check_fit(network, test)
+            source.record = {"made_from": {"classes": test.classes}}
+            return source
+    raise CourseError(f"{label} is {type(network).__name__}, which takes none of the embedded "
+                      "images. Give a torch.nn.Module for Fashion-MNIST or CIFAR-10.")
+
+
+def stored(root: Path | None = None, prefix: str = "") -> dict[str, Source]:
+    """Every model with weights that a manifest names, by label; each label begins with `prefix`."""
+    sources = {}
+    for name, seed in sorted((name, int(seed)) for name, seeds in manifest(root).items()
+                             for seed, files in seeds.items() if "weights" in files):
+        label = f"{prefix}{name}" if seed == 0 else f"{prefix}{name} · seed {seed}"
+        sources[label] = Source(label, name, seed, root)
+    return sources
+
+
+def from_folder(folder: str | Path) -> dict[str, Source]:
+    """The finished models below a reader's own folder."""
+    base = Path(folder).expanduser()
+    if not str(folder) or not os.path.isdir(base):
+        raise CourseError(f"There is no folder {str(folder)!r}. {ADVICE}")
+    sources: dict[str, Source] = {}
+    for place in (path.parent for path in sorted(base.rglob("manifest.json"))):
+        if place.resolve() != models_dir().resolve() and place.name != "curves":
+            name = base.name if place == base else place.relative_to(base)
+            sources |= stored(place, f"{name}: ")
+    if not sources:
+        raise CourseError(f"{base} holds no finished model. {ADVICE}")
+    return sources
+
+
+@functools.cache
+def embedded() -> tuple[Split, ...]:
+    """The embedded test images of every data set."""
+    sizes = {path.parent.name: contents(path.parent)["training_images"]
+             for path in sorted(EMBEDDED.glob("*/contents.json"), reverse=True)}
+    return tuple(load(name, limit=n).test for name, n in sizes.items() if n)  # images, not tables
+
+
+def images_of(classes: tuple[str, ...]) -> Split:
+    """The embedded test images of these classes."""
+    for test in embedded():
+        if test.classes == classes:
+            return test
+    raise CourseError(f"No embedded images have the classes {', '.join(map(str, classes))}. For "
+                      "this model the explorer shows scores only.")

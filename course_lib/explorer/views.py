@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from course_lib import diagnostics, plots, zoo
 from course_lib.attacks import ATTACKS, PGD
 from course_lib.errors import CourseError, pick, several
-from course_lib.explorer.curves import Curve, compute_curve
-from course_lib.explorer.sources import Source, images_of, in_hand, stored
+from course_lib.explorer.curves import Curve, Source, compute_curve, images_of, in_hand, stored
 from course_lib.fairness import Report
 from course_lib.scores import class_means, success
 
@@ -35,8 +34,7 @@ PAGE = 12  # images of a cell
 
 @dataclass(frozen=True)
 class Choice:
-    """One or two models, an attack and its budget, and one image in a cell of the first model's
-    confusion matrix."""
+    """Models, an attack and its budget, and an image in a cell of the first confusion matrix."""
 
     view: str = "errors"
     models: tuple[str, ...] = ("exp1/natural", "exp1/pgd-at")
@@ -48,6 +46,10 @@ class Choice:
     number: int = 1  # which image of the cell, from 1
     per_class: int = 20  # images per class that a live attack takes
     score: str = ""  # which of the stored unfairness scores; by default the first
+
+    @property
+    def live(self) -> tuple[Any, ...]:
+        return self.attack, self.eps, self.per_class
 
     def under(self, images: int) -> str:
         name = "PGD-20" if self.attack == STORED else self.attack
@@ -92,11 +94,12 @@ class Explorer:
     def curve(self, label: str, choice: Choice) -> Curve:
         """The model's predictions: stored ones, or those of an attack that was run."""
         source = self.source(label)
-        if choice.attack != STORED and source in self.waiting(choice):
-            raise CourseError(f"{label} has not been attacked by {choice.attack} at "
-                              f"{choice.eps}/255 on {choice.per_class} images per class yet: press "
-                              "Attack now.")
-        return source.curve if choice.attack == STORED else source.live[_live(choice)]
+        if choice.attack == STORED:
+            return source.curve
+        if choice.live not in source.live:
+            raise CourseError(f"{label} was not attacked by {choice.attack} at {choice.eps}/255 on "
+                              f"{choice.per_class} images per class yet: press Attack now.")
+        return source.live[choice.live]
 
     def reports(self, label: str, choice: Choice) -> list[Report]:
         """The errors of one training, or of every stored seed of its recipe."""
@@ -104,14 +107,13 @@ class Explorer:
         if not choice.seeds:
             return [self.curve(label, choice).report(choice.eps)]
         if not source.name:
-            raise CourseError(f"{label} is a single training. For means over seeds, choose a "
-                              "stored recipe.")
+            raise CourseError(f"{label} is one training. For means, choose a stored recipe.")
         attack = "pgd20" if choice.attack == STORED else choice.attack
         return zoo.load_reports(source.name, attack=attack, eps=choice.eps / 255, root=source.root)
 
     def waiting(self, choice: Choice) -> list[Source]:
         """The chosen models on which the live attack has not been run."""
-        return [s for s in map(self.source, choice.models) if _live(choice) not in s.live]
+        return [s for s in map(self.source, choice.models) if choice.live not in s.live]
 
     def attack(self, choice: Choice,
                tick: Callable[[int, int], None] = lambda images, total: None) -> None:
@@ -120,7 +122,7 @@ class Explorer:
         todo = self.waiting(choice)
         total = sum(len(images_of(s.classes).per_class(choice.per_class)) for s in todo)
         for source in todo:
-            source.live[_live(choice)] = compute_curve(
+            source.live[choice.live] = compute_curve(
                 source.model, images_of(source.classes), choice.attack, (choice.eps,),
                 per_class=choice.per_class, batch=50, tick=lambda n: tick(n, total))
 
@@ -139,12 +141,8 @@ class Explorer:
         return self.draw(choice)
 
     def draw(self, choice: Choice) -> Drawing:
-        if not 1 <= len(choice.models) <= 2:
-            raise CourseError(f"{len(choice.models)} models were chosen; the explorer shows one or "
-                              "two.")
         if len({self.source(m).classes for m in choice.models}) > 1:
-            raise CourseError(f"{' and '.join(choice.models)} have different classes. Choose two "
-                              "models of one data set.")
+            raise CourseError(f"{' and '.join(choice.models)} have different classes: take others.")
         self.figure.clear()
         with matplotlib.rc_context(plots.STYLE):
             return Drawing(self.figure, pick(VIEWS, choice.view, "view").draw(self, choice))
@@ -171,10 +169,6 @@ class Explorer:
         """The unfairness scores that all of these models have."""
         first, *others = (scores_in(self.source(m).record) for m in models)
         return [name for name in first if all(name in other for other in others)]
-
-
-def _live(choice: Choice) -> tuple[Any, ...]:
-    return choice.attack, choice.eps, choice.per_class
 
 
 def errors(x: Explorer, choice: Choice) -> str:
@@ -282,8 +276,7 @@ def withstood(source: Source, eps: int, n: int) -> list[float]:
 
 
 def sides(x: Explorer, choice: Choice) -> str:
-    """Source-class fairness (how soon a class is lost) and target-class fairness (what its images
-    are taken for)."""
+    """How soon each class is lost (source fairness), and what its images become (target)."""
     curves, (soon, to) = {m: x.curve(m, choice) for m in choice.models}, x.axes(2, 11, 3.8)
     first = curves[choice.models[0]]
     classes = first.classes

@@ -1,5 +1,4 @@
-"""The explorer's panel: controls, one figure and its text. The only file that knows ipywidgets, 7.7
-or 8.
+"""The explorer's panel: controls, a figure and its text. Only this file knows ipywidgets (7.7, 8).
 
 It uses core widgets only and exchanges one picture. The keyboard reaches every control, and the
 text beside the figure describes it.
@@ -11,6 +10,7 @@ import html
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,63 +19,51 @@ import ipywidgets as w
 from course_lib import plots
 from course_lib.attacks import ATTACKS
 from course_lib.errors import CourseError
-from course_lib.explorer.curves import BUDGETS
-from course_lib.explorer.sources import from_folder
+from course_lib.explorer.curves import BUDGETS, from_folder
 from course_lib.explorer.views import STORED, VIEWS, Choice, Explorer
 
 NONE = "(no second model)"
-LINES = (  # the parts of each line, after the word in `View.uses` that shows them
-    {"always": "one two words"}, {"always": "folder open_folder"},
-    {"attack": "attack eps", "seeds": "seeds"},
-    {"live": "per_class", "attack now": "attack_now progress"}, {"always": "view"},
-    {"score": "score"}, {"cell": "row column number"}, {"always": "note"},
-    # last for the keyboard, because the matrix has a hundred cells
-    {"always": "picture", "matrix": "matrix"})
 WIDE: Any = {"description_width": "initial"}
 FLOW: Any = {"flex_flow": "row wrap", "align_items": "center"}
 WRONG = "background: #fdf1ea; border-left: 4px solid #b3470d; padding: 4px 8px;"
-# transparent buttons over the cells of the right matrix, at these parts of the figure (in percent)
-OVER = """<style>
-.explorer-stage {{position: relative}} .explorer-stage > * {{margin: 0}}
-.explorer-matrix {{position: absolute; left: {}%; top: {}%; width: {}%; height: {}%}}
-.explorer-matrix > div {{display: grid; grid-template-columns: repeat({}, 1fr);
-    width: 100%; height: 100%}}
-.explorer-matrix button {{all: unset !important; cursor: pointer !important;
-    overflow: hidden !important; color: transparent !important; font-size: 1px !important}}
-.explorer-matrix button:is(:hover, :focus) {{outline: 2px solid #D55E00 !important}}
-</style>"""
+OVER = Path(__file__).with_name("matrix.css").read_text(encoding="utf-8")
 
 
-def parts(names: Sequence[str], one: str, two: str) -> dict[str, w.Widget]:
-    """The widgets of a panel by name."""
+def parts(names: Sequence[str], one: str, two: str) -> list[dict[str, dict[str, w.Widget]]]:
+    """The controls of each line by name, under the word in `View.uses` that shows them."""
     drop, number = partial(w.Dropdown, style=WIDE), partial(w.BoundedIntText, style=WIDE, min=1)
     button = partial(w.Button, layout={"width": "auto"})
     live = [(f"{name}, attack now", name) for name in ATTACKS]
-    return {
-        "one": drop(description="Model", options=names, value=one),
-        "two": drop(description="beside", options=[NONE, *names], value=two),
-        "attack": drop(description="Attack", options=[("PGD-20, precomputed", STORED), *live]),
-        "eps": w.IntSlider(value=8, min=BUDGETS[0], max=BUDGETS[-1], step=BUDGETS[1] - BUDGETS[0],
-                           description="ε (of 255)", style=WIDE),
-        "seeds": w.Checkbox(value=False, description="mean over all seeds (8 or 16 of 255)",
-                            indent=False, layout={"width": "auto"}),
-        "per_class": number(description="images a class", value=20, max=1000,
-                            layout={"width": "180px"}),
-        "attack_now": button(description="Attack now"),
-        "progress": w.IntProgress(value=0, max=1, description="", layout={"width": "220px"}),
-        "view": w.ToggleButtons(options=[(view.title, name) for name, view in VIEWS.items()],
-                                style={"button_width": "auto"}),
-        "score": drop(description="score", options=[""]),
-        "row": drop(description="class", options=[("", 0)]),
-        "column": drop(description="taken for", options=[("", 0)]),
-        "number": number(description="image", value=1, max=1, layout={"width": "140px"}),
-        "words": w.Text(description="Only models with", placeholder="fashion-mnist trades",
-                        style=WIDE, continuous_update=False),
-        "note": w.HTML(), "picture": w.HTML(layout={"width": "100%"}),
-        "matrix": w.ToggleButtons(options=[]),
-        "folder": w.Text(description="Your own runs, in", placeholder="runs", style=WIDE,
-                         layout={"width": "420px"}),
-        "open_folder": button(description="Open the folder")}
+    return [
+        {"always": {
+            "one": drop(description="Model", options=names, value=one),
+            "two": drop(description="beside", options=[NONE, *names], value=two),
+            "words": w.Text(description="Only models with", placeholder="fashion-mnist trades",
+                            style=WIDE, continuous_update=False)}},
+        {"always": {
+            "folder": w.Text(description="Your own runs, in", placeholder="runs", style=WIDE,
+                             layout={"width": "420px"}),
+            "open_folder": button(description="Open the folder")}},
+        {"attack": {
+            "attack": drop(description="Attack", options=[("PGD-20, precomputed", STORED), *live]),
+            "eps": w.IntSlider(value=8, min=BUDGETS[0], max=BUDGETS[-1],
+                               step=BUDGETS[1] - BUDGETS[0], description="ε (of 255)", style=WIDE)},
+         "seeds": {"seeds": w.Checkbox(description="mean over all seeds (8 or 16 of 255)",
+                                       value=False, indent=False, layout={"width": "auto"})}},
+        {"live": {"per_class": number(description="images a class", value=20, max=1000,
+                                      layout={"width": "180px"})},
+         "attack now": {"attack_now": button(description="Attack now"),
+                        "progress": w.IntProgress(value=0, max=1, layout={"width": "220px"})}},
+        {"always": {"view": w.ToggleButtons(options=[(v.title, name) for name, v in VIEWS.items()],
+                                            style={"button_width": "auto"})}},
+        {"score": {"score": drop(description="score", options=[""])}},
+        {"cell": {"row": drop(description="class", options=[("", 0)]),
+                  "column": drop(description="taken for", options=[("", 0)]),
+                  "number": number(description="image", value=1, max=1, layout={"width": "11em"})}},
+        {"always": {"note": w.HTML()}},
+        # last for the keyboard, because the matrix has a hundred cells
+        {"always": {"picture": w.HTML(layout={"width": "100%"})},
+         "matrix": {"matrix": w.ToggleButtons(options=[])}}]
 
 
 class Panel(w.VBox):
@@ -88,7 +76,9 @@ class Panel(w.VBox):
         names = list(self.explorer.models)
         first = [m for m in Choice.models if models is None and m in names]
         one, two = [*(first or names), NONE][:2]
-        by_name = parts(names, one, two)
+        self.lines = parts(names, one, two)
+        by_name = {n: control for line in self.lines for group in line.values()
+                   for n, control in group.items()}
         self.part = SimpleNamespace(**by_name)
         actions: dict[str, Callable[[], str | None]] = {
             "words": self.choose, "matrix": self.click, "attack_now": self.attack_now,
@@ -99,9 +89,8 @@ class Panel(w.VBox):
                 control.on_click(react)
             elif name != "folder":
                 control.observe(react, names="value")
-        boxes = [w.HBox([by_name[name] for name in " ".join(line.values()).split()], layout=FLOW)
-                 for line in LINES]
-        super().__init__(boxes)
+        super().__init__([w.HBox([control for group in line.values() for control in group.values()],
+                                 layout=FLOW) for line in self.lines])
         self.part.matrix.add_class("explorer-matrix")
         self.children[-1].add_class("explorer-stage")
         if self.explorer.mine:  # no answers of theirs are stored
@@ -147,27 +136,25 @@ class Panel(w.VBox):
                 "seeds" in uses and self.part.seeds.value):
             uses |= {"live", "attack now"}
             self.part.attack_now.disabled = not self.explorer.waiting(self.choice())
-        for word, names in (pair for line in LINES for pair in line.items()):
-            for name in names.split():
-                getattr(self.part, name).layout.display = None if word in uses else "none"
+        for word, group in (pair for line in self.lines for pair in line.items()):
+            for control in group.values():
+                control.layout.display = None if word in uses else "none"
         try:
-            self._show_figure(uses)
+            if "cell" in uses:
+                self._offer_cells()
+            if "score" in uses:
+                self._offer(self.part.score, self.explorer.scores(self.choice().models) or [""])
+            figure, alt = self.explorer.draw(self.choice())
         except Exception:
             self.part.picture.value = ""
             raise
-
-    def _show_figure(self, uses: set[str]) -> None:
-        if "cell" in uses:
-            self._offer_cells()
-        if "score" in uses:
-            self._offer(self.part.score, self.explorer.scores(self.choice().models) or [""])
-        figure, alt = self.explorer.draw(self.choice())
         data = base64.b64encode(plots.png(figure)).decode()  # which lays the figure out, too
         at = figure.axes[-1].get_position()
-        over = OVER.format(*(100 * v for v in (at.x0, 1 - at.y1, at.width, at.height)),
-                           len(self.part.row.options))
+        sides = {"left": at.x0, "top": 1 - at.y1, "width": at.width, "height": at.height}
+        style = "; ".join(f"--{side}: {100 * part}%" for side, part in sides.items())
         self.part.picture.value = (
-            f'{over}<img class="explorer-figure" style="display: block; width: 100%" '
+            f'<style>{OVER} .explorer-stage {{{style}; --cells: {len(self.part.row.options)}}}'
+            '</style><img class="explorer-figure" style="display: block; width: 100%" '
             f'alt="{html.escape(alt)}" src="data:image/png;base64,{data}">')
         if self.part.view.value == "confusion":  # only now, when its style is there
             self.part.matrix.layout.display = None

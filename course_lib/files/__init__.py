@@ -44,8 +44,7 @@ class CannotWrite(CourseError, OSError):
     """A full disk, for example."""
 
     def __str__(self) -> str:
-        return (f"Cannot write {self.filename} ({self.strerror}). Free some space or choose a "
-                "folder you may write to.")
+        return f"Cannot write {self.filename} ({self.strerror}). Make space, or choose a folder."
 
 
 def reason(error: BaseException) -> str:
@@ -54,8 +53,7 @@ def reason(error: BaseException) -> str:
 
 
 def check_writable(folder: Path, size: int) -> None:
-    """CourseError unless the folder takes files and its disk has `size` bytes free: long work asks
-    before it starts."""
+    """CourseError unless the folder takes files, and `size` bytes: long work asks beforehand."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -305,8 +303,7 @@ class StoredFiles:
             return {}
         content = parse_json(read_bytes(path), path)
         if (format := content.get("format", 1)) != 1:
-            raise CourseError(f"{path} has format {format!r}; this library reads 1. Update "
-                              "whichever is older.")
+            raise CourseError(f"{path} has format {format!r}; this course reads 1. Update it.")
         level: list[Any] = [content.get(key)]
         for _ in range(depth + 1):
             if not all(isinstance(row, dict) for row in level):
@@ -319,8 +316,7 @@ class StoredFiles:
         path, sha256 = inside(self.folder, row.get("file")), str(row.get("sha256"))
         if path is None or not re.fullmatch("[0-9a-f]{64}", sha256):
             raise CourseError(f"The manifest names {row.get('file')!r} with sha256 {sha256}; it "
-                              f"must be a file inside {self.folder} with its hash. Restore "
-                              "manifest.json.")
+                              f"must be a file inside {self.folder}. Restore manifest.json.")
         have = ""
         for place in (path, self.folder / RECENT / sha256, path):  # a writer may be at work
             # isfile is False for a name that the system refuses, too
@@ -349,15 +345,19 @@ class StoredFiles:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[tuple[Entries, dict[str, bytes]]]:
-        """Within the block change the entries and add new files; then all of it is stored, or
-        nothing where the block fails.
-
-        At every moment, and after a kill, the manifest on disk names contents that are in their
-        places or in RECENT.
-        """
+        """Within the block change the entries and add files; then all is stored, or, where the
+        block fails, nothing. Always, and after a kill, the manifest on disk names contents that are
+        in their places or in RECENT."""
         with locked(self.folder):
-            entries, files = self.entries(), dict[str, bytes]()
-            self._finish(entries)
+            entries, files, recent = self.entries(), dict[str, bytes](), self.folder / RECENT
+            aside = {path.name for path in recent.glob("*")}  # by a change that was killed
+            for row in (row for keys in entries.values() for entry in keys.values()
+                        for row in (entry, *entry.values())
+                        if isinstance(row, dict) and str(row.get("sha256")) in aside):
+                with contextlib.suppress(CourseError):  # a damaged row must not stop other changes
+                    write_together({self.folder / row["file"]: self.read(row)})
+            sweep(recent, "*")
+            sweep(self.folder, "**/.part-*")
             yield entries, files
             new, old = dict[Path, bytes](), dict[Path, bytes]()
             for file, raw in files.items():
@@ -366,18 +366,7 @@ class StoredFiles:
                                       "a link has it. Choose another name, or remove the link.")
                 new[path] = raw
                 if path.is_file() and (before := read_bytes(path)) != raw:
-                    old[self.folder / RECENT / sha256_of(before)] = before
+                    old[recent / sha256_of(before)] = before
             tidy = {name: dict(sorted(keys.items())) for name, keys in sorted(entries.items())}
             manifest = json_bytes({"format": 1, self.kind: tidy})
             write_together({**old, **new, self.folder / "manifest.json": manifest})
-
-    def _finish(self, entries: Entries) -> None:
-        """Put back what a change that was killed had put aside, and delete what is old."""
-        aside = {path.name for path in (self.folder / RECENT).glob("*")}
-        for row in (row for keys in entries.values() for entry in keys.values()
-                    for row in (entry, *entry.values())
-                    if isinstance(row, dict) and str(row.get("sha256")) in aside):
-            with contextlib.suppress(CourseError):  # a damaged row must not stop other changes
-                write_together({self.folder / row["file"]: self.read(row)})
-        sweep(self.folder / RECENT, "*")
-        sweep(self.folder, "**/.part-*")

@@ -1,10 +1,11 @@
-"""What the shell offers: each command with its function and options, and its rows as text.
+"""What the shell offers, by commands.toml, and the rows of each command as text.
 
 Nothing here imports torch, so that --help answers at once.
 """
 
 import argparse
 import re
+import tomllib
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,75 +19,11 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is no number; write 8/255 or 0.0314") from None
 
 
-# what several commands share, and behind "command --option" what one has for itself
-OPTIONS: dict[str, dict[str, Any]] = {
-    "recipe": {"help": "a recipe's name, such as exp1/pgd-at; the command list has all"},
-    "patterns": {"nargs": "+", "help": "recipes, such as exp1 or exp1/pgd-*"},
-    "--json": {"action": "store_true", "help": "machine-readable output on standard output"},
-    "names": {"nargs": "*", "help": "only these recipes, such as exp1 or exp1/pgd-*"},
-    "--limit": {"type": int, "help": "use only so many training examples, four fifths to train on, "
-                "the rest to validate on; never stored under the recipe's own name"},
-    "--epochs": {"type": int, "help": "another number of epochs; never stored under the recipe's "
-                 "own name"},
-    "--fresh": {"action": "store_true", "help": "begin anew, beside what was saved before"},
-    "--data": {"type": Path, "dest": "root", "metavar": "DATA",
-               "help": "a folder that holds the data set"},
-    "--mirror": {"type": Path, "help": "a second, slower place for checkpoints, such as a mounted "
-                 "Drive"},
-    "--scheduler": {"help": "the address of a dask scheduler, whose workers then do the work "
-                    "instead"},
-    "--models": {"type": Path, "help": "weights, records and manifest are here (default: "
-                 "serialized_models)"},
-    "--jobs": {"type": int, "default": 2, "help": "processes, one thread each (default: 2)"},
-    "--seed": {"type": int, "default": 0, "help": "of the training (default: 0)"},
-    "--seeds": {"type": int, "help": "the first so many seeds (default: all of them)"},
-    "--out": {"type": Path, "default": Path("runs"),
-              "help": "what is unfinished is kept here (default: runs)"},
-    "--per-class": {"type": int, "help": "only the first so many test images of each class"},
-    "--left-out": {"type": int, "default": 100,
-                   "help": "how many examples, one after the other (default: 100)"},
-    "--designs": {"nargs": "+", "default": ["paired", "seeds", "unpaired"],
-                  "help": "default: paired seeds unpaired"},
-    "evaluate --attack": {"help": "pgd10, pgd20, cw20, pgd20-fine, pgd20-adult or autoattack "
-                          "(default: the recipe's own)"},
-    "evaluate --eps": {"type": number,
-                       "help": "the budget, such as 8/255 (default: the attack's own)"},
-    "examine --attack": {"nargs": "+", "dest": "attacks", "metavar": "ATTACK",
-                         "help": "one or more (default: pgd20 cw20 autoattack, or for a table the "
-                         "recipe's own)"},
-    "examine --eps": {"type": number, "help": "the budget (default: each attack's own)"},
-}
-
-
-COMMANDS = {  # what each does, its function, and its options
-    "list": ("the recipes, and which of their seeds are stored", "lab.sweep:list_recipes",
-             "names --models"),
-    "train": ("train one recipe; the same command again resumes it; under torchrun on several "
-              "processors", "lab.sweep:train",
-              "--limit --epochs --data --mirror --fresh recipe --seed --out"),
-    "evaluate": ("put a stored model through an attack on the test set",
-                 "lab.examine:evaluate_stored",
-                 "recipe --seed --attack --eps --per-class --data --models"),
-    "sweep": ("train many recipes at once; what is stored and verifies is skipped",
-              "lab.sweep:sweep", "--limit --epochs --data --mirror --scheduler --models patterns "
-              "--jobs --seeds --out"),
-    "examine": ("put many stored models through attacks and add the reports to their records; the "
-                "same command again goes on", "lab.examine:examine_stored",
-                "--attack --eps --per-class --data --models patterns --jobs --seeds --out"),
-    "score": ("put the unfairness scores of stored models into their records; the same command "
-              "again goes on", "lab.score:score_stored",
-              "--data --models patterns --jobs --seeds --out"),
-    "luf": ("train with one example left out, again and again, beside trainings with another seed; "
-            "the same command again goes on", "lab.leave_out:leave_out",
-            "--limit --data --scheduler --left-out --designs --models patterns --jobs "
-            "--out"),
-    "results": ("every stored report, or the table of means and spreads", "tables:stored_reports",
-                "names --models"),
-    "doctor": ("look at files, hashes, versions, kernel and disk, and say what to do; fails when "
-               "something is bad", "lab.doctor:checkup", ""),
-    "completion": ("print a line that makes bash complete commands, options and recipes; once: "
-                   "course-lib completion >> ~/.bashrc", "lab.commands:completion", ""),
-}
+TYPES = {"int": int, "path": Path, "number": number}
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+COMMANDS = TABLE["commands"]  # about, calls and options of each
+OPTIONS = {name: {**words, **({"type": TYPES[words["type"]]} if "type" in words else {})}
+           for name, words in TABLE["options"].items()}
 
 
 def completion() -> str:
@@ -99,7 +36,7 @@ def completion() -> str:
 
 def in_shell_words(text: str, command: str) -> str:
     """A message in which Python's name=value is the command's own option: --data for root=."""
-    options = COMMANDS[command][2].replace("--data", "--root").split()
+    options = COMMANDS[command]["options"].replace("--data", "--root").split()
     for option in (o for o in options if o.startswith("--")):
         python = option[2:].replace("-", "_")
         text = re.sub(rf"(?<![\w@]){python}=(?=\S)", option.replace("root", "data") + " ", text)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib import data, files, native
-from course_lib.datasets import adult, sources
+from course_lib.datasets import sources
 from course_lib.errors import CourseError, CourseWarning
 from course_lib.zoo import manifest, model_files
 
@@ -56,18 +56,14 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
 
 def package(wanted: Any) -> str:
     """The version of a package, if it meets the Requirement."""
-    try:
-        version = metadata.version(wanted.name)
-    except metadata.PackageNotFoundError:
-        version = ""
+    version = next((d.version for d in metadata.distributions(name=wanted.name)), "")
     if not version or not wanted.specifier.contains(version, prereleases=True):
         raise CourseError(f"{version or 'not installed'}: pip install --upgrade '{wanted}'")
     return version
 
 
 def torchvision() -> str:
-    """Whether user code can import it; the course works around one that was built for another torch
-    (see datasets/)."""
+    """Whether user code can import it; datasets/ works around one that is for another torch."""
     done = subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True,
                           text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
@@ -79,16 +75,14 @@ def torchvision() -> str:
 
 def embedded_data(folder: Path) -> str:
     """Every file of an embedded data set."""
-    table = folder.name == "adult"  # which has no contents.json
-    hashes = adult.SHA256 if table else sources.contents(folder)[1]
+    hashes = sources.contents(folder)["sha256"]
     for name, sha256 in hashes.items():
         sources.checked(folder / name, sha256)
     return f"{len(hashes)} files, every hash right"
 
 
 def models() -> str:
-    """Every record that the manifest names, and the weights that are on this machine: load_model
-    gets the others, or says how."""
+    """Every record that the manifest names, and the weights here; load_model gets the others."""
     stored = model_files()
     rows = [row for seeds in manifest().values() for kinds in seeds.values()
             for kind, row in kinds.items() if kind == "record" or stored.place(row)["bytes"]]

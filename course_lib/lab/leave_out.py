@@ -7,8 +7,7 @@ Each design compares a base model (seed 0, nothing left out) with trainings that
     seeds     another seed, nothing left out: the control
     unpaired  one example left out and another seed, as in the paper, it seems
 
-Each training stores its test-set probabilities below `out`. One small record per design is stored
-beside the models.
+Each training stores its test-set probabilities below `out`, each design a record by the models.
 """
 
 import functools
@@ -141,5 +140,5 @@ def load_luf(name: str, design: str, root: Path | None = None) -> Record:
     files = luf_files(root)
     if file := files.entries().get(name, {}).get(design):
         return files.read_json(file)
-    raise CourseError(f"LUF of {name}, design {design}, is not stored yet. Make it: python -m "
-                      f"course_lib luf {name}")
+    raise CourseError(f"LUF of {name}, {design}, is not stored yet. Make it: python -m course_lib "
+                      f"luf {name}")

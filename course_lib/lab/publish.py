@@ -1,5 +1,6 @@
 """Writing to serialized_models/: a reader sees all files of a change, or none."""
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -52,32 +53,24 @@ def save_model(model: nn.Module, path: str | os.PathLike[str], *, recipe: Any = 
         folder, state = Path(path).expanduser().resolve(), model.state_dict()
         if isinstance(recipe, str) and recipe:
             recipe = pick(resolve("course_lib.experiments:RECIPES"), recipe, "recipe")
-        made = {"network": type(model).__name__, "classes": [*map(str, classes)], **_made(model),
-                "recipe": recipe.as_data() if recipe else {}}
+        made = {"network": type(model).__name__, "classes": [*map(str, classes)]}
+        with contextlib.suppress(CourseError, TypeError, ValueError):
+            name, shape = vars(model).get("_built", ("", {}))  # the words that `build` was given
+            shape = json.loads(json.dumps(shape))
+            if layers(build(name, **shape)) == layers(model):
+                made |= {"model": name, "arguments": shape}
+        made["recipe"] = recipe.as_data() if recipe else {}
         bad = [k for k, v in state.items() if not v.isfinite().all()] if state else ["the network"]
     except (TypeError, AttributeError, ValueError, RuntimeError) as e:
-        raise CourseError(f"Nothing was saved ({e}). Give a torch.nn.Module whose weights are "
-                          "tensors, the path of a folder, a Recipe, and a list of classes."
-                          ) from None
+        raise CourseError(f"Nothing was saved ({e}). Give a torch.nn.Module of tensors, the path "
+                          "of a folder, a Recipe, and a list of classes.") from None
     if bad:
         raise CourseError(f"Nothing was saved: {', '.join(bad[:5])} of {type(model).__name__} "
                           "holds NaN, infinity or no weights. Train it anew.")
     if others := model_files(folder).entries().keys() - {folder.name}:
-        raise CourseError(f"{folder} holds other models ({', '.join(sorted(others)[:3])}). Choose "
-                          "a new folder.")
+        raise CourseError(f"{folder} holds other models, such as {min(others)}; give a new folder.")
     publish(folder.name, 0, model, {"recipe": folder.name, "seed": 0, "made_from": made}, folder)
     return folder
-
-
-def _made(model: nn.Module) -> dict[str, Any]:
-    """The words with which `build` makes this network; none where it does not."""
-    name, shape = vars(model).get("_built", ("", {}))
-    try:
-        shape = json.loads(json.dumps(shape))
-        same = layers(build(name, **shape)) == layers(model)
-    except (CourseError, TypeError, ValueError):
-        return {}
-    return {"model": name, "arguments": shape} if same else {}
 
 
 def add_file(stored: StoredFiles, name: str, key: str, file: str, raw: bytes, **facts: Any) -> None:
@@ -89,8 +82,8 @@ def add_file(stored: StoredFiles, name: str, key: str, file: str, raw: bytes, **
 
 def add_rows(name: str, seed: int, key: str, rows: Sequence[Row], weights: str,
              root: Root = None) -> None:
-    """Put "reports" or "scores" into the record of the model with these weights (sha256), in place
-    of older ones of the same."""
+    """Put "reports" or "scores" into the record of the model with these weights (sha256); older
+    ones of the SAME go."""
     stored, rows, same = model_files(root), json.loads(json.dumps(rows)), SAME[key]
     with stored.change() as (entries, new):
         files = entries.get(name, {}).get(str(seed), {})

@@ -32,8 +32,7 @@ from course_lib.zoo import entry, load_model, load_record, load_report
 
 @dataclass(frozen=True)
 class Search:
-    """How least budgets are searched: `step` is the first budget of a bisection, or the paper's
-    increment."""
+    """How least budgets are searched: `step` is a bisection's first budget, or the increment."""
 
     estimator: str  # "bisection" or "increments"
     attack: PGD
@@ -74,8 +73,7 @@ def plan_of(name: str) -> Plan:
 
 def score_stored(patterns: Sequence[str], *, seeds: int | None = None, out: Path | str = "runs",
                  models: Path | str, root: Path | None = None, **running: Any) -> list[Row]:
-    """Score every stored model that matches; the scores of all of them as rows. `running` is as in
-    `sweep`."""
+    """Score each stored model that matches; their scores as rows. `running` is as in `sweep`."""
     models, cases = Path(models).absolute(), list[Case]()
     stored = models_with_weights(patterns, seeds, models)
     for model in stored:
@@ -99,8 +97,7 @@ class LeastCase(Case):
     key = "scores"
 
     def judge(self, images: slice, number: int) -> Tensor:
-        """[4, B]: labels, least budgets, whether they are censored, and (the same for all) the
-        steps an example cost."""
+        """[4, B]: labels, least budgets, whether they are censored, and the mean steps of all."""
         part, s = self.split.take(images), self.examiner
         find = (partial(scores.grid_eps, increment=s.step) if s.estimator == "increments" else
                 partial(scores.least_eps, first=s.step, tolerance=s.tolerance))

@@ -33,57 +33,52 @@ def sweep(patterns: Sequence[str], *, seeds: int | None = None, out: Path | str 
     """
     # absolute, since workers may run in another folder
     out, models = Path(out).absolute(), Path(models).absolute()
+    check_writable(models, 1 << 20)
     counts = {name: RECIPES[name].seeds if seeds is None else integer(seeds, "seeds", 1)
               for name in matching(RECIPES, patterns)}
     trainings = {}
     for seed, name in sorted(((s, n) for n in counts for s in range(counts[n])), key=itemgetter(0)):
-        label = stored_name(name, limit, epochs)
-        work = partial(_train, name, seed, label, models, out=out, limit=limit, epochs=epochs,
-                       mirror=mirror, root=root)
+        work = partial(train, name, seed, out, models=models, progress=False, limit=limit,
+                       epochs=epochs, mirror=mirror, root=root)
+        stored = partial(finished, stored_name(name, limit, epochs), seed, models)
         needs = frozenset(f"{need}, seed {seed}" for need in RECIPES[name].needs)
-        trainings[name, seed] = [Task(f"{name}, seed {seed}", work,
-                                      partial(finished, label, seed, models), needs)]
+        trainings[name, seed] = [Task(f"{name}, seed {seed}", work, stored, needs)]
     shown = ("recipe", "seed", "seconds")
     return run_all(trainings, lambda _, records: {key: records[0][key] for key in shown},
                    **running)
 
 
-def _train(recipe: str, seed: int, label: str, models: Path, **words: Any) -> Record:
-    check_writable(models, 1 << 20)
-    trained, record = run(recipe, seed, models=models, progress=False, **words)
-    publish(label, seed, trained.model if RECIPES[recipe].weights else None, record, models)
-    return record
-
-
-def train(recipe: str, seed: int, out: Path, **words: Any) -> Record | None:
+def train(recipe: str, seed: int, out: Path, *, models: Path | None = None, progress: bool = True,
+          **words: Any) -> Record | None:
     """One training in this process, or in those that torchrun started; its record, in the first of
-    them. A recipe that is finished in `out` is not trained again, unless `fresh`."""
-    label = stored_name(recipe, words["limit"], words["epochs"])
+    them. It is stored in `models` (in `out`, with its weights, where none is given), and is not
+    trained again if it is finished there, unless `fresh`."""
+    label, place = stored_name(recipe, words["limit"], words["epochs"]), models or out
     with joined() as group:  # of one process, without torchrun
-        record = None if words.get("fresh") else finished(label, seed, out, models_dir())
-        record = group.from_first(record)
+        record = group.from_first(None if words.get("fresh") else finished(label, seed, place))
         if record is None:
-            trained, record = run(recipe, seed, out, progress=group.first, **words)
+            trained, record = run(recipe, seed, out, models=models,
+                                  progress=progress and group.first, **words)
             if group.first:
-                publish(label, seed, trained.model, record, out)
+                weights = models is None or RECIPES[recipe].weights
+                publish(label, seed, trained.model if weights else None, record, place)
     return record if group.first else None
 
 
-def finished(label: str, seed: int, models: Path, *more: Path) -> Record | None:
-    """The stored record, if it is up to date and its files (and weights, if any) are intact. `more`
-    are places from which earlier models may come, too."""
+def finished(label: str, seed: int, models: Path) -> Record | None:
+    """The stored record, if it is up to date and its files (and weights, if any) are intact."""
     try:
         record = load_record(label, seed=seed, root=models)
         if weights := entry(label, seed, models).get("weights"):
             model_files(models).read(weights)
     except CourseError:
         return None
-    return record if up_to_date(record, models, *more) else None
+    return record if up_to_date(record, models, models_dir()) else None
 
 
 def up_to_date(record: Record, *places: Path) -> bool:
-    """Was this record made from the recipe and the earlier models as they are now? A warning where
-    the source of the method has changed: the stored model stays valid."""
+    """Was this record made from the recipe and the earlier models, in these places, as they are
+    now? A warning where the source of the method has changed: the stored model stays valid."""
     name, *cuts = record.get("recipe", "").split("@")
     recipe, made = RECIPES.get(name), record.get("made_from", {})
     if recipe is None or made.get("digest") != digest(recipe) or str(made.get("epochs")) != dict(

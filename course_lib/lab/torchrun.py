@@ -1,11 +1,9 @@
 """One training in several processes, which torchrun starts and `joined` makes a group.
 
 Each process takes its share of every batch, with noise of its own. After each batch all hold the
-same: the mean gradient and running averages, and the sums of statistics. So the first one's
-checkpoint serves all.
+same mean gradient, running averages and sums of statistics, so the first's checkpoint serves all.
 """
 
-import io
 import os
 import time
 import uuid
@@ -65,12 +63,6 @@ class Group:
         for v in sums.values():
             _ask(dist.all_reduce, v)
         return means[0].item(), sums
-
-    def align(self, training: Any) -> None:
-        """Every process takes the state of the first one."""
-        torch.save(training.state() if self.first else None, file := io.BytesIO())
-        state = io.BytesIO(self.from_first(file.getvalue()))
-        training.restore(torch.load(state, weights_only=True, map_location="cpu"))
 
     def any(self, flag: bool) -> bool:
         """Is it so in any process?"""

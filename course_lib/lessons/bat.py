@@ -13,7 +13,7 @@ from course_lib.attacks import PGD
 from course_lib.data import Split
 from course_lib.fairness import Spread
 from course_lib.inference import predict
-from course_lib.lessons.lesson import Exercise
+from course_lib.lessons.lesson import Exercise, from_paper
 from course_lib.scores import class_means
 from course_lib.tables import interval, spread, verdict
 
@@ -26,41 +26,7 @@ MODELS = {"PGD-AT": "exp4/pgd-at", "TRADES (1)": "exp4/trades-1", "TRADES (6)": 
 FIGURES = {"Avg.Std": ("nat", "mean"), "Worst Std": ("nat", "worst"), "Avg.Bndy": ("bnd", "mean"),
            "Worst Bndy": ("bnd", "worst"), "Avg.Rob": ("rob", "mean"),
            "Worst Rob": ("rob", "worst")}
-# Sun et al. (AAAI 2023), Tables 1 to 4: the six errors under PGD-20, in percent
-PRINTED: dict[str, dict[str, tuple[float, ...]]] = {
-    "CIFAR-10": {
-        "PGD-AT": (13.43, 31.40, 39.47, 54.90, 52.90, 81.20),
-        "TRADES (1)": (12.82, 27.80, 38.91, 57.80, 51.73, 79.70),
-        "TRADES (6)": (15.79, 36.30, 31.60, 45.60, 47.39, 73.80),
-        "FRL (0.05)": (14.79, 26.90, 38.76, 53.70, 53.55, 80.60),
-        "FRL (0.07)": (15.10, 27.50, 36.16, 48.70, 51.26, 76.20),
-        "BAT (code)": (12.91, 25.90, 31.57, 44.40, 44.48, 70.30)},
-    "CIFAR-100": {
-        "PGD-AT": (40.40, 80.00, 36.95, 57.00, 77.35, 98.00),
-        "TRADES (1)": (40.14, 79.00, 38.01, 58.00, 78.15, 99.00),
-        "TRADES (6)": (44.14, 81.00, 28.75, 53.00, 72.89, 97.00),
-        "FRL (0.05)": (43.20, 82.00, 29.00, 49.00, 73.68, 97.00),
-        "FRL (0.07)": (46.50, 83.00, 28.88, 51.00, 75.38, 97.00),
-        "BAT (code)": (40.25, 79.00, 28.68, 47.00, 70.93, 94.00)},
-    "Imagenette": {
-        "PGD-AT": (34.26, 46.10, 32.92, 41.60, 67.18, 84.20),
-        "TRADES (1)": (27.22, 39.60, 36.55, 50.20, 63.77, 83.40),
-        "TRADES (6)": (29.99, 41.10, 27.42, 38.30, 57.41, 81.90),
-        "FRL (0.05)": (28.05, 40.90, 32.00, 42.30, 60.05, 81.30),
-        "FRL (0.07)": (28.28, 39.60, 31.82, 42.60, 60.10, 81.00),
-        "BAT (code)": (26.80, 39.30, 30.24, 37.60, 57.04, 80.10)},
-    "Table 2": {
-        "1: pair alone": (15.01, 28.80, 31.89, 47.20, 47.90, 73.90),
-        "2: + x_c": (16.74, 30.80, 29.34, 43.60, 46.08, 74.50),
-        "3: + x_a": (17.46, 36.20, 26.23, 41.30, 43.69, 70.30),
-        "4: + z_K": (17.51, 37.20, 26.59, 42.80, 44.10, 72.80),
-        "5: + x_c and x_a (BAT)": (12.91, 25.90, 31.57, 44.40, 44.48, 70.30),
-        "6: ends + x_c and x_a": (16.65, 40.80, 32.11, 47.20, 48.76, 77.70)},
-    "Table 3": {"FAT": (12.54, 27.80, 38.98, 57.70, 51.52, 83.20),
-                "GAIRAT": (16.74, 34.90, 32.42, 46.90, 49.16, 79.30)},
-    "Table 4": {"without the hardest": (5.15, 6.43, 30.52, 38.23, 35.67, 49.28),
-                "without the easiest": (17.83, 32.64, 40.09, 52.59, 57.92, 80.52)},
-}
+PRINTED = from_paper("bat")  # table -> method -> the six FIGURES in percent
 
 
 def beside(table: str, recipes: Mapping[str, str]) -> Any:
@@ -153,10 +119,7 @@ PAIR = Exercise(_pair, cases=WALKS, mistakes={
         lambda right, extra: (_pair(right, 0)[1] - 1, _pair(right, extra)[1]),
     "If too few iterates are wrong, x_a is the end of the walk, z_K, and K is len(right).":
         lambda right, extra: (_pair(right, 0)[0], min(_pair(right, extra)[1], len(right) - 1)),
-}, hints=(
-    "First list the wrong iterates: [t for t in range(len(right)) if not right[t]].",
-    "x_c is one before the first of them, not below 0. x_a is entry `extra` of it, or len(right).",
-), praise="These are last_right and first_wrong of PGD.walk, which finds both in one pass.")
+})
 
 
 def _unevenness(matrix: Tensor, columns: Any = lambda m: diag.shares(m).mean(0)) -> float:
@@ -176,7 +139,4 @@ COLUMNS = Exercise(_unevenness, cases=[(torch.tensor(m).float(),) for m in MATRI
         partial(_unevenness, columns=lambda m: m.sum(0) / m.sum()),
     "You left out the right answers. All answers count here, also the diagonal.":
         lambda m: _unevenness(m - torch.diag(m.diagonal()) + 1e-12),
-}, hints=(
-    "Three steps: rows to shares, the mean of each column, the distance from 1/C.",
-    "columns = (matrix / matrix.sum(1, keepdim=True)).mean(0); half the sum of |columns - 1/C|.",
-), praise="If this share of all answers moved, every class would be predicted equally often.")
+})

@@ -4,14 +4,16 @@
     lesson.hint("00.step")
 
 An answer is a function or a plain value. It is run on the exercise's cases, and so are the right
-answer and the known wrong ones. If it agrees with one of these on every case, it gets that
-answer's remark.
+answer and the known wrong ones. If it agrees with one on every case, it gets that one's remark.
 """
 
 import copy
+import json
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,15 +33,20 @@ def noise(seed: int, *shape: int) -> torch.Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def from_paper(paper: str) -> dict[str, Any]:
+    """The figures of a paper's tables, from printed.json."""
+    return json.loads(Path(__file__).with_name("printed.json").read_text())[paper]
+
+
 @dataclass(frozen=True)
 class Exercise:
-    """`mistakes` maps each remark to the wrong answer that it is for."""
+    """`mistakes` maps remarks to the wrong answers that they are for; hints.toml has more words."""
 
     solution: Callable[..., Any]
     cases: Cases = ((),)
     _: KW_ONLY
     mistakes: Mapping[str, Callable[..., Any]]
-    hints: Sequence[str]
+    hints: Sequence[str] = ()
     praise: str = ""
 
 
@@ -59,9 +66,11 @@ class Verdict:
 
 def exercises() -> dict[str, Exercise]:
     """Every exercise of every notebook, by name: PAIR in the file of notebook 04 is "04.pair"."""
-    return {f"{notebook}.{name.lower()}": task for notebook, file in FILES.items()
-            for name, task in vars(import_module(f"course_lib.lessons.{file}")).items()
-            if isinstance(task, Exercise)}
+    words = tomllib.loads(Path(__file__).with_name("hints.toml").read_text(encoding="utf-8"))
+    tasks = {f"{notebook}.{name.lower()}": task for notebook, file in FILES.items()
+             for name, task in vars(import_module(f"course_lib.lessons.{file}")).items()
+             if isinstance(task, Exercise)}
+    return {name: replace(task, **words.get(name, {})) for name, task in tasks.items()}
 
 
 def check(name: str, answer: Any) -> Verdict:

@@ -27,10 +27,7 @@ MARGINS = Exercise(_margins, cases=STATES, mistakes={
         lambda lam, gap, rate, low, high: torch.exp(2 * (lam + rate * gap).clamp(low, high)),
     "The sign is wrong. A class with a gap above the tolerance gets a larger margin.":
         lambda lam, gap, rate, low, high: _margins(lam, -gap, rate, low, high),
-}, hints=(
-    "First move the multiplier, lam + rate * gap; then exp(2 lambda); then the clip.",
-    "torch.exp(...) and .clamp(low, high), in this order.",
-), praise="If a gap stays, the margin grows by the same factor in each epoch.")
+})
 
 SHARES = [(0.5, 10), (0.25, 10), (1.0, 4), (0.0, 7), (0.8, 3)]
 OPTIMUM = Exercise(lambda share, classes: 1 - share + share / classes, cases=SHARES, mistakes={
@@ -39,7 +36,4 @@ OPTIMUM = Exercise(lambda share, classes: 1 - share + share / classes, cases=SHA
     "A random label is one of C classes, the true one among them: share / C.":
         lambda share, classes: 1 - share + share / (classes - 1),
     "The shares are swapped: `share` has random labels.": lambda share, C: share + (1 - share) / C,
-}, hints=(
-    "Cross-entropy is smallest at the frequencies of the labels. How frequent is the true one?",
-    "The unshuffled terms always have the true label, the shuffled ones one time in C.",
-), praise="With half of the terms shuffled and ten classes this is 0.55, as in the report.")
+})

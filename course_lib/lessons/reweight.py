@@ -18,10 +18,7 @@ WEIGHTS = Exercise(lambda lam: 1 / len(lam) + lam - lam.mean(), cases=LAM, mista
         lambda lam: (1 / len(lam) + lam) / (1 + lam.sum()),
     "This is the report's softmax, not the Lagrangian.": lambda lam: torch.softmax(lam, 0),
     "There are not always ten classes: 1/C with C = len(lam).": lambda lam: 0.1 + lam - lam.mean(),
-}, hints=(
-    "1/C, plus the class's own multiplier, minus its share of the cost of all multipliers.",
-    "(1/C) times the sum of all lam is lam.mean(), and C is len(lam).",
-), praise="This line is all of the authors' cost-sensitive learning.")
+})
 
 
 def _update(lam: Tensor, err: Tensor, mean: float, tau: float, rate: float, lim: float,
@@ -51,10 +48,7 @@ UPDATE = Exercise(_update, cases=STATES, mistakes={
             (new := _update(lam, e, m, tau, a, math.inf)) * lim / new.sum()),
     "The old multiplier is missing. The new one is the old one plus the step.":
         lambda lam, e, m, tau, a, lim: _update(0 * lam, e, m, tau, a, lim),
-}, hints=(
-    "Three steps: lam + rate * gap with gap = err - mean - tau; not below 0; a sum of at most lim.",
-    "moved = (lam + rate * (err - mean - tau)).clamp(min=0); then compare the sum to lim.",
-), praise="Dual ascent: the multiplier grows as long as its constraint is violated.")
+})
 
 # five made-up seeds, as many as in the notebook; then three, where pairing helps more
 BEFORE = torch.tensor([0.470, 0.512, 0.455, 0.490, 0.438])
@@ -70,7 +64,4 @@ PAIRED = Exercise(lambda b, a, t: t * (a - b).std() / len(b) ** 0.5, cases=PAIRS
         lambda b, a, t: (a - b).std() / len(b) ** 0.5,
     "This is the whole width. Return how far the interval reaches to each side.":
         lambda b, a, t: 2 * t * (a - b).std() / len(b) ** 0.5,
-}, hints=(
-    "First take the five differences after - before. From here on use only these.",
-    "t times the std of the differences, divided by the root of their number.",
-), praise="Whatever both values of a pair share cancels in the difference.")
+})

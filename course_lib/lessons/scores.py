@@ -9,20 +9,10 @@ from torch import Tensor
 
 from course_lib.fairness import Spread
 from course_lib.lab.leave_out import load_luf
-from course_lib.lessons.lesson import Cases, Exercise, noise
+from course_lib.lessons.lesson import Cases, Exercise, from_paper, noise
 from course_lib.tables import compare_scores
 
-# Sooksatra and Rivas, Tables I to V and text: score, data -> (standard, robust) in points, CRU_eps
-# in grey levels. EOU is the range of the confidences in Tables IV and V.
-PRINTED = {
-    "CAU, cifar10": (28.6, 34.4), "CRU_eps (grey levels), cifar10": (255 * 0.0014, 255 * 0.005),
-    "CRU_s at 0.01, cifar10": (13.43, 25.85), "CRU_s at 0.012, cifar10": (8.45, 16.27),
-    "CRU_s at 0.014, cifar10": (4.71, 10.56), "LUF_t, cifar10": (29.26, 29.35),
-    "CAU, adult": (1.95, 2.05), "CRU_s at 10 units, adult": (6.11, 18.66),
-    "CRU_s at 15 units, adult": (10.81, 23.38), "CRU_s at 20 units, adult": (10.7, 22.72),
-    "EOU, gender, label 0, adult": (7.4, 8.0), "EOU, gender, label 1, adult": (9.1, 9.4),
-    "EOU, race, label 0, adult": (5.2, 9.4), "EOU, race, label 1, adult": (6.7, 12.3),
-}
+PRINTED = from_paper("scores")  # score, data -> standard, robust
 
 
 def spreads(table: DataFrame) -> dict[str, Spread]:
@@ -66,10 +56,7 @@ LUF = Exercise(_luf, cases=PROBABILITIES, mistakes={
             (luf := _luf(full, without))[0],
             (without.argmax(2) != full.argmax(1)).any(0).double().mean(), luf[2]),
     "LUF_t and LUF_l are swapped.": lambda F, G: (_luf(F, G)[0], *_luf(F, G)[:0:-1]),
-}, hints=(
-    "(without - whole) has the shape [L, X, C]. Take its maximum over the dimensions 0 and 2.",
-    "Count all changed predictions (argmax), then divide by |X| and by |L|.",
-), praise="The last two scores are one count, divided by two different numbers.")
+})
 
 
 def _eou(confidence: Tensor, y: Tensor, group: Tensor,
@@ -99,7 +86,4 @@ EOU = Exercise(_eou, cases=_people(), mistakes={
     "The two labels are swapped.": lambda p, y, group: _eou(p, y, group)[::-1],
     "This compares the first group with the last. The score is the range over all groups.":
         partial(_eou, score=lambda m: (m[0] - m[-1]).abs()),
-}, hints=(
-    "For each label and group take the mean of confidence[(y == label) & (group == g)].",
-    "A list of two numbers: the largest mean minus the smallest, for label 0 and label 1.",
-), praise="No decision is made yet. A gap in confidence need not become a gap in decisions.")
+})

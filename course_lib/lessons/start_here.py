@@ -19,10 +19,7 @@ STEP = Exercise(lambda z, x, g, a, eps: project(z + a * g.sign(), x, eps),
         lambda z, x, g, a, eps: (z + a * g.sign()).clamp(x - eps, x + eps),
     "Each of your steps starts from x. It should start from z, where the last one ended.":
         lambda z, x, g, a, eps: project(x + a * g.sign(), x, eps),
-}, hints=(
-    "Three things: a step along gradient.sign(), back into the ball around x, and into the box.",
-    "tensor.clamp(low, high) accepts tensors as bounds: x - eps and x + eps, then 0 and 1.",
-), praise="A step, the ball, the box: PGD repeats these three.")
+})
 
 
 def _first_wrong(right: list[bool]) -> int:
@@ -37,7 +34,4 @@ CROSSING = Exercise(_first_wrong, cases=WALKS, mistakes={
     "For a walk that never crosses, this is one too many. The last index is len(right) - 1.":
         lambda r: r.index(False) if False in r else len(r),
     "If the walk never crosses, this is an error. Return K then.": lambda r: r.index(False),
-}, hints=(
-    "right[t] says whether z_t is still classified correctly. Look for the first False.",
-    "right.index(False) finds it, or raises if there is none. Test `False in right`.",
-), praise="FAT trains on this iterate, and BAT on the pair around it (notebook 04).")
+})

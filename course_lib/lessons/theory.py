@@ -20,10 +20,7 @@ EQUAL = Exercise(lambda m, K: -m * (K - 1) / (K + 1), cases=SIGNALS, mistakes={
     "The threshold must move away from the wide class.": lambda m, K: m * (K - 1) / (K + 1),
     "Halfway the wide class has the larger error: m / K is less than m.": lambda m, K: 0.0,
     "The signal m is missing: both means move with it.": lambda m, K: -(K - 1) / (K + 1),
-}, hints=(
-    "Phi is increasing, so the errors are equal where the two arguments of Phi are.",
-    "-theta - m = (theta - m) / K is linear in theta. Multiply by K and collect theta.",
-), praise="At this threshold both means are the same number of their own standard deviations away.")
+})
 
 
 def _bisect(gap: Callable[[float], float], low: float, high: float, steps: int,
@@ -49,10 +46,7 @@ WEIGHT = Exercise(_bisect, cases=GAPS, mistakes={
     "This is the middle of the first interval.": lambda gap, low, high, steps: (low + high) / 2,
     "This is the gap at the root. Return the weight.":
         lambda gap, low, high, steps: gap(_bisect(gap, low, high, steps)),
-}, hints=(
-    "Take the middle of low and high. If gap(middle) is positive, the root is above it.",
-    "for _ in range(steps): replace low or high by the middle. Then return the middle.",
-), praise="The model needs no search: for equal robust errors the weight is K.")
+})
 
 
 def _ratio(before: Pair, after: Pair, scale: Callable[[Any], Any] = ndtri) -> float:
@@ -70,10 +64,7 @@ RATIO = Exercise(_ratio, cases=MOVES, mistakes={
     "You took the errors themselves. The law is linear in Phi^-1 of the errors (ndtri).":
         partial(_ratio, scale=lambda e: e),
     "You used Phi. The law has its inverse, ndtri.": partial(_ratio, scale=ndtr),
-}, hints=(
-    "Write the law for both classifiers and subtract. The right side drops out.",
-    "K = (z_easy' - z_easy) / (z_hard - z_hard') with z = ndtri(error).",
-), praise="The budget must be the same for both classifiers, but you need not know it.")
+})
 
 # training errors of the easy and the hard class
 SIDES = [(0.1, 0.37), (0.1, 0.62), (0.45, 0.8), (0.6, 0.7), (0.02, 0.48)]
@@ -84,10 +75,7 @@ LEVER = Exercise(lambda easy, hard: float(np.sign(hard - 0.5)), cases=SIDES, mis
     "It is not about which class is worse. Compare the hard class's error with 50 %.":
         lambda easy, hard: float(np.sign(hard - easy)),
     "This is v. Return its sign, -1 or +1.": lambda easy, hard: float(ndtri(hard)),
-}, hints=(
-    "The hard class's training error is Phi(v). When is v positive?",
-    "Phi(0) = 0.5. Compare `hard` with 0.5.",
-), praise="A larger margin helps the hard class only while it is right more often than not.")
+})
 
 
 @cache

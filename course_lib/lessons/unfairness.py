@@ -28,10 +28,7 @@ CLASS_ERRORS = Exercise(_class_errors, cases=LABELS, mistakes={
         lambda y, p, n: [_share(y[p == c] != c) for c in range(n)],
     "These are counts. Divide each by the size of its class.":
         lambda y, p, n: [float(((y == c) & (p != c)).sum()) for c in range(n)],
-}, hints=(
-    "Take one class at a time, y == c. What share of it is predicted as something else?",
-    "For one class: (predicted[y == c] != c).float().mean(). Do this for each class.",
-), praise="All results in this notebook are made from these numbers.")
+})
 
 # under attack two right images become wrong, a wrong one right, and one changes its wrong class
 PREDICTED = [(torch.tensor([0, 0, 1, 1, 2, 0, 1, 2, 2]),  # labels
@@ -50,10 +47,7 @@ BOUNDARY = Exercise(lambda y, clean, attacked: _share((clean == y) & (attacked !
         lambda y, clean, attacked: _share(attacked != y) - _share(clean != y),
     "This is a share of the images that were right when clean. Divide by all images.":
         lambda y, clean, attacked: _share(attacked[clean == y] != y[clean == y]),
-}, hints=(
-    "It is what the attack adds: images that are right when clean and wrong when attacked.",
-    "Combine two conditions with &: (clean == y) & (attacked != y). Then take the mean, as float.",
-), praise="The robust error is exactly the standard error plus the boundary error.")
+})
 
 RATES = [(0.3, 1000), (0.03, 1000), (0.5, 10_000), (0.12, 250)]
 CHANCE = Exercise(lambda p, n: 1.96 * math.sqrt(p * (1 - p) / n), cases=RATES, mistakes={
@@ -63,7 +57,4 @@ CHANCE = Exercise(lambda p, n: 1.96 * math.sqrt(p * (1 - p) / n), cases=RATES, m
     "This is the whole width. Return how far the interval reaches to each side.":
         lambda p, n: 3.92 * math.sqrt(p * (1 - p) / n),
     "The variance of one yes-or-no draw is p (1 - p), not p.": lambda p, n: 1.96 * math.sqrt(p / n),
-}, hints=(
-    "An error rate is the mean of n draws, each of variance p (1 - p). A mean has an n-th of it.",
-    "1.96 times the square root of p * (1 - p) / n.",
-), praise="At 30 % error and 1,000 images this is 2.8 points.")
+})

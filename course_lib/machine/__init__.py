@@ -57,8 +57,8 @@ def one_thread() -> Iterator[None]:
 
 
 def keep_memory() -> bool:
-    """Make glibc keep large blocks, which saves a third of the time at batch 500; False where there
-    is no glibc, or the user has set MALLOC_*."""
+    """Make glibc keep large blocks, which saves a third of the time at batch 500; False without
+    glibc, or where the user has set MALLOC_*."""
     if not sys.platform.startswith("linux") or any(v.startswith("MALLOC_") for v in os.environ):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # another C library has none
@@ -82,8 +82,7 @@ def unseen(t: Tensor) -> bool:
 
 @contextmanager
 def changed(changes: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Each (object, attribute, value) is set and afterwards as before. Threads may share objects:
-    the last one to leave restores them."""
+    """Sets each (object, attribute, value); the last thread to leave restores what was before."""
     with _LOCK:
         for thing, name, value in changes:
             now = getattr(thing, name)

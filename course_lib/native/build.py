@@ -67,8 +67,7 @@ def _attempt() -> tuple[ctypes.CDLL | None, str]:
 
 
 def _found_or_compiled(cxx: str) -> ctypes.CDLL:
-    """From the cache, or compiled and put there. A name ends in the file's own hash: loading a
-    damaged library could crash."""
+    """From the cache, or compiled and put there, under its hash: a damaged one could crash."""
     folder, name = cache_dir() / "native", f"lenet-{key(cxx)}-"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _ours(folder):
@@ -78,7 +77,8 @@ def _found_or_compiled(cxx: str) -> ctypes.CDLL:
             return _load(path)
     with tempfile.TemporaryDirectory() as scratch:
         fresh = Path(scratch) / "lenet.so"
-        done = _run([cxx, *flags(), str(SOURCE), "-o", str(fresh)])
+        more = os.environ.get("COURSE_NATIVE_FLAGS", "").split()  # they come last and win
+        done = _run([cxx, *FLAGS, *more, str(SOURCE), "-o", str(fresh)])
         if done.returncode or not fresh.is_file():
             last = (done.stderr.strip() or "no message").splitlines()[-1]
             raise CourseError(f"{cxx} failed: {last[:200]}")
@@ -112,11 +112,6 @@ def compiler() -> str:
     raise CourseError(f"no C++ compiler ({', '.join(names)})")
 
 
-def flags() -> list[str]:
-    """COURSE_NATIVE_FLAGS come last and win: for a sanitizer, or another instruction set."""
-    return [*FLAGS, *os.environ.get("COURSE_NATIVE_FLAGS", "").split()]
-
-
 def key(cxx: str) -> str:
     """A hash of all that the machine code depends on: different machines may share a home."""
     processor = platform.processor()
@@ -124,8 +119,8 @@ def key(cxx: str) -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         processor = next((line for line in lines
                           if line.lower().startswith(("flags", "features"))), "")
-    made_from = [SOURCE.read_text(), " ".join(flags()), _run([cxx, "--version"]).stdout,
-                 platform.machine(), processor]
+    made_from = [SOURCE.read_text(), *FLAGS, os.environ.get("COURSE_NATIVE_FLAGS", ""),
+                 _run([cxx, "--version"]).stdout, platform.machine(), processor]
     return hashlib.sha256("\0".join(made_from).encode()).hexdigest()[:16]
 
 
@@ -139,14 +134,8 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
         raise CourseError(f"{command[0]}: {why}") from why
 
 
-def fields(tensors: str, longs: str, ints: str) -> list[tuple[str, type]]:
-    """The fields of a structure in lenet.cpp, in its order: pointers, int64_t, int32_t."""
-    return [(name, kind) for names, kind in ((tensors, c_void_p), (longs, c_int64), (ints, c_int32))
-            for name in names.split()]
-
-
 class Call(ctypes.Structure):
-    """The arguments of one kernel; each kernel's subclass mirrors its structure in lenet.cpp."""
+    """The arguments of one kernel, as its `structure` names them."""
 
     def run(self, door: str, parameters: Sequence[Tensor] = (), /,
             **tensors: Tensor | None) -> None:
@@ -162,3 +151,10 @@ class Call(ctypes.Structure):
         self.threads = torch.get_num_threads()
         if getattr(_attempt()[0], door)(ctypes.byref(self)):  # also where it is off by now
             raise CourseError("Out of memory in the C++ kernel; use smaller batches.")
+
+
+def structure(tensors: str, longs: str, ints: str) -> type[Call]:
+    """A structure of lenet.cpp by its fields, in their order: pointers, int64_t, int32_t."""
+    kinds = ((tensors, c_void_p), (longs, c_int64), (ints, c_int32))
+    fields = [(name, kind) for names, kind in kinds for name in names.split()]
+    return type("Arguments", (Call,), {"_fields_": fields})

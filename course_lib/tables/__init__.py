@@ -4,17 +4,21 @@ A table is a pandas DataFrame with all digits; errors are percent. Printed, or a
 notebook's cell, it shows one decimal in at most seven columns, and names its data below.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
 
 from course_lib.attacks import PGD
+from course_lib.data import Dataset, Split, load
 from course_lib.errors import CourseError, pick
-from course_lib.fairness import Errors, Spread, t95
+from course_lib.evaluation import evaluate
+from course_lib.fairness import Errors, Report, Spread, t95
 from course_lib.tables.display import Table
 from course_lib.zoo import (
     Root,
@@ -22,6 +26,7 @@ from course_lib.zoo import (
     budget,
     columns,
     flagged,
+    load_model,
     model_files,
     seeds_of,
     stored_models,
@@ -134,23 +139,102 @@ def stored_reports(models: Root = None, names: Sequence[str] = ()) -> list[Row]:
             for r in m.reports]
 
 
+class Benchmark(Table):
+    """One row per model, errors in percent; `reports` holds them class by class."""
+
+    _metadata: ClassVar = ["reports"]
+    reports: dict[str, dict[str, Report]]  # model -> attack -> report
+
+    @classmethod
+    def of(cls, reports: dict[str, dict[str, Report]], missed: dict[str, bool]) -> Benchmark:
+        """Standard errors, and those under each attack; a warning where PGD-20 `missed` errors."""
+        rows = []
+        for model, mine in reports.items():
+            errors = {"standard": next(iter(mine.values())).nat, **{a: mine[a].rob for a in mine}}
+            words = [*(w for r in mine.values() for w in r.warnings), MISSED * missed[model]]
+            rows.append({"model": model, "warnings": joined(words), **{
+                f"{a}{end}": 100 * v for a, e in errors.items()
+                for end, v in (("", e.mean), (" worst", e.worst))}})
+        table = cls(rows)
+        table.reports = reports
+        return table
+
+    def by_class(self, attack: str = "pgd20", beside: int = 5) -> Table:
+        """Your model's robust errors class by class, beside those of the first stored models."""
+        under = self._under(attack, beside)
+        classes = next(iter(under.values())).classes
+        return Table({"class": classes, **{m: 100 * r.rob.by_class for m, r in under.items()}})
+
+    def plot(self, ax: Any = None, attack: str = "pgd20", beside: int = 2, **words: Any) -> Any:
+        """The same as bars, with the options of plots.class_bars."""
+        from course_lib.plots import class_bars
+
+        return class_bars(self._under(attack, beside), ax, **words)
+
+    def _under(self, attack: str, beside: int) -> dict[str, Report]:
+        pick(next(iter(self.reports.values())), attack, "attack of this benchmark")
+        under = {m: r[attack] for m, r in self.reports.items() if attack in r}
+        return {m: under[m] for m in [*under][: 1 + beside]}
+
+
+def benchmark(model: Any, data: Any, *, autoattack: bool | int = False,
+              per_class: int | None = None, name: str = "mine", progress: bool = True,
+              root: Root = None) -> Benchmark:
+    """Your model beside the stored ones (seed 0) of a data set: standard, PGD-20 and CW-20 errors.
+
+    `data` is a name, or what `evaluate` takes. `per_class` takes only the first so many test images
+    of each class, on which stored models are attacked, too. `autoattack=True` adds AutoAttack; a
+    number takes so many images per class for it. A column has one set of images: a stored model
+    without a report on these has no error there. The fairest come first, doubtful ones last.
+
+    >>> benchmark("exp1/natural", "fashion-mnist", per_class=5)  # doctest: +SKIP
+    """
+    data = load(data) if isinstance(data, str) else data
+    test, title = (data.test, data.name) if isinstance(data, Dataset) else (Split.of(data), "")
+    images = test if per_class is None else test.per_class(per_class)
+    attacks = ("pgd20", "cw20") if images.x.ndim > 2 else ("pgd20-adult",)
+    cases: dict[str, Split] = dict.fromkeys(attacks, images)
+    if autoattack:
+        cases["autoattack"] = images if autoattack is True else images.per_class(autoattack)
+    mine = {a: evaluate(model, part, a, progress=progress) for a, part in cases.items()}
+    again = [evaluate(model, part, attacks[0], progress=progress) for a, part in cases.items()
+             if part is not images]  # PGD-20 where AutoAttack was run
+    reports, missed = {name: mine}, {name: flagged([*mine.values(), *again])}
+    for m in stored_models(root) if title and model_files(root).entries() else ():
+        if m.seed or "weights" not in m.files or (m.data, {r.classes for r in m.reports}) != (
+                title, {test.classes}):
+            continue
+        stored = {a: s for a, r in mine.items() for s in under(m.reports, a, r.eps)
+                  if s.nat.counts == r.nat.counts}
+        for a in (a for a in attacks if per_class and a not in stored):
+            stored[a] = evaluate(load_model(m.name, root=root), images, a, progress=False)
+        if attacks[0] in stored:
+            reports[m.name] = {a: stored[a] for a in mine if a in stored}
+            missed[m.name] = flagged(m.reports)
+    order = sorted(reports, key=lambda n: (n != name, missed[n], reports[n][attacks[0]].rob.worst))
+    table = Benchmark.of({n: reports[n] for n in order}, missed)
+    table.attrs["note"] = [f"Average / worst class. Data: {title or 'your own'}.", *(
+        f"{a} {budget(r.eps)}: {sum(r.nat.counts):,} images." for a, r in mine.items())]
+    return table
+
+
 def spread(name: str, kind: str = "rob", which: str = "mean", attack: str = "pgd20",
            eps: float = 8 / 255, *, minus: str = "", root: Root = None) -> Spread:
     """An error over the seeds of a recipe: `kind` is nat, rob or bnd; `which` is mean, worst, or a
     class. With `minus`, its difference from that recipe, seed by seed on the same images."""
-    other = minus or name
-    values: dict[str, dict[int, float]] = {name: {}, other: {}}
+    values, other = dict[tuple[str, int], float](), minus or name
     models = {(m.name, m.seed): m.reports for m in _comparable((name, other), root)}
-    for (recipe, seed), r in next(iter(columns(models, attack, eps)), {}).items():
+    for key, r in next(iter(columns(models, attack, eps)), {}).items():
         errors = pick({"nat": r.nat, "rob": r.rob, "bnd": r.bnd}, kind, "kind of error")
         of_class = dict(zip(r.classes, errors.by_class.tolist(), strict=True))
-        values[recipe][seed] = pick({"mean": errors.mean, "worst": errors.worst, **of_class}, which,
-                                    "average or class")
-    seeds = sorted(values[name].keys() & values[other].keys())
-    if not seeds:
+        values[key] = pick({"mean": errors.mean, "worst": errors.worst, **of_class}, which,
+                           "average or class")
+    paired = [value - (values[minus, seed] if minus else 0) for (recipe, seed), value in
+              sorted(values.items()) if recipe == name and (other, seed) in values]
+    if not paired:
         raise CourseError(f"No seed of {name} {minus and f'and {minus} '}is examined by {attack} "
                           f"at {budget(eps)} on the same images: make examine WHICH={name}")
-    return Spread.of(values[name][s] - (values[minus][s] if minus else 0) for s in seeds)
+    return Spread.of(paired)
 
 
 def history(name: str, word: str = "loss", *, root: Root = None) -> pd.DataFrame:

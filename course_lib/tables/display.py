@@ -26,18 +26,16 @@ class Table(pd.DataFrame):
             text["figure"] = [f"{figure}, {attack} {budget(eps)}" if eps else figure
                               for figure, attack, eps in zip(self["figure"], self["attack"],
                                                              self["eps"], strict=True)]
-        for first, other, title, words in (("low", "high", "95 % interval", "{:.1f} to {:.1f}"),
-                                           ("n", "images", "seeds × images", "{} × {:,}")):
+        for first, other, title, words in (  # two columns as one
+                ("low", "high", "95 % interval", "{:.1f} to {:.1f}"),
+                ("n", "images", "seeds × images", "{} × {:,}"),
+                *((c, f"{c} worst", c, "{:.1f} / {:.1f}") for c in text)):
             if {first, other} <= {*text}:
                 pairs = zip(text[first], text.pop(other), strict=True)
                 text[first] = ["" if math.isnan(a) else words.format(a, b) for a, b in pairs]
                 text = text.rename(columns={first: title})
-        text = text.map(lambda v: v if not isinstance(v, float) else "" if math.isnan(v)
+        return text.map(lambda v: v if not isinstance(v, float) else "" if math.isnan(v)
                         else f"{v:.1f}")
-        for mean in (c for c in text if f"{c} worst" in text):  # in one column
-            pairs = zip(text[mean], text.pop(f"{mean} worst"), strict=True)
-            text[mean] = [a and f"{a} / {b}" for a, b in pairs]
-        return text
 
     def note(self) -> str:
         """The unit, the data, and warnings about figures."""

@@ -20,7 +20,7 @@ from tests.helpers import THREE, split
 
 
 def test_the_embedded_part():
-    for name, credit in (("fashion-mnist", "MIT"), ("cifar10", "Krizhevsky")):
+    for name, credit in (("fashion-mnist", "MIT"), ("cifar10", "Krizhevsky"), ("adult", "CC BY")):
         wanted = json.loads((EMBEDDED / name / "contents.json").read_text())["sha256"]
         names = {p.name for p in (EMBEDDED / name).iterdir()}
         assert names == {*wanted, "contents.json", "README.md"}

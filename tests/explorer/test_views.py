@@ -10,8 +10,15 @@ import torch
 from course_lib import RECIPES, CourseError, build, diagnostics, evaluate, load, plots
 from course_lib.attacks import ATTACKS
 from course_lib.explorer import curves
-from course_lib.explorer.curves import compute_curve, current, load_curve
-from course_lib.explorer.sources import Source, from_folder, images_of, stored
+from course_lib.explorer.curves import (
+    Source,
+    compute_curve,
+    current,
+    from_folder,
+    images_of,
+    load_curve,
+    stored,
+)
 from course_lib.explorer.views import SLOW, VIEWS, Choice, Explorer
 from course_lib.lab.publish import publish
 from course_lib.scores import cru_s
@@ -169,7 +176,6 @@ NONE = {"eps": 0, "row": "Trouser", "column": "Bag"}
 @pytest.mark.parametrize(("words", "named", "message"), [
     ("nonsense exp1/natural", {}, "Unknown view"), ("errors exp9/x", {}, "Unknown model"),
     ("errors exp1/natural", {"eps": 7}, "not computed at 7"),
-    ("errors exp1/natural exp1/pgd-at exp1/natural", {}, "3 models"),
     ("cell exp1/natural", {"row": "Shoe"}, "Unknown class 'Shoe'"),
     ("image exp1/natural cifar10/pgd-at", {}, "different classes"),
     ("cell exp1/pgd-at", NONE, "0 images of Trouser are taken for Bag.* another"),

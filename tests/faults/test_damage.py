@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from course_lib.checkpoints import Store
-from course_lib.checkpoints.packing import pack
+from course_lib.checkpoints.disk import pack
 from course_lib.files import sha256_of
 from tests.faults.shims import make_state, same, share
 

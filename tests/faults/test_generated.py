@@ -25,8 +25,7 @@ from torch import nn
 
 import course_lib
 from course_lib import METHODS, PGD, Optim, Split, Store, build, compare, list_models, results
-from course_lib.checkpoints.disk import NAME
-from course_lib.checkpoints.packing import FORMAT, pack, unpack
+from course_lib.checkpoints.disk import FORMAT, NAME, pack, unpack
 from course_lib.colab import Session
 from course_lib.errors import CourseError, several
 from course_lib.fairness import Report, Spread

@@ -3,6 +3,9 @@
 import json
 import re
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -72,13 +75,13 @@ def test_damage_is_bad_and_has_a_remedy(root, kind):
     assert state == "bad" and re.search(say, found)
 
 
-def test_old_and_missing_versions_and_where_the_bounds_stand(monkeypatch, root):
-    def version(name):
-        if name == "gdown":
-            raise doctor.metadata.PackageNotFoundError(name)
-        return {"torch": "2.5.1", "numpy": "2.1.3+local"}.get(name, "999")
+def test_old_and_missing_versions_and_where_the_bounds_stand(
+        monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    def distributions(name: str) -> list[Any]:
+        version = {"torch": "2.5.1", "numpy": "2.1.3+local"}.get(name, "999")
+        return [] if name == "gdown" else [SimpleNamespace(version=version)]
 
-    monkeypatch.setattr(doctor.metadata, "version", version)
+    monkeypatch.setattr(doctor.metadata, "distributions", distributions)
     found = states()
     assert found["torch"] == ("bad", "2.5.1: pip install --upgrade 'torch>=2.6'")
     assert found["gdown"] == ("bad", "not installed: pip install --upgrade 'gdown>=5.2'")

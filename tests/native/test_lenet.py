@@ -54,7 +54,7 @@ def scaled(factor, channels=1, classes=10):
 
 def served(model, x):
     """Whether the kernel computed model(x), which must equal PyTorch's either way."""
-    with mock.patch.object(native, "_pass", wraps=native._pass) as kernels:
+    with mock.patch.object(native, "_forward", wraps=native._forward) as kernels:
         out = model(x)
     with native.off():
         torch.testing.assert_close(out, model(x), atol=1e-5, rtol=1e-4)

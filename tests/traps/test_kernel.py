@@ -51,7 +51,7 @@ def test_h13_another_forward_is_pytorchs(what, tmp_path, monkeypatch):
         "linear": (nn.Linear, "forward", called(nn.Linear)),
         "call": (LeNet5, "__call__", lambda self, z: -nn.Module.__call__(self, z))}[what]
     monkeypatch.setattr(cls, name, new, raising=False)
-    with mock.patch.object(native, "_pass") as used:
+    with mock.patch.object(native, "_forward") as used:
         z = PGD(steps=3)(model, X, Y)
     assert not used.called and not serves(model, X) and not torch.equal(z, old)
     with native.off():

@@ -15,7 +15,7 @@ import course_lib
 from course_lib import MODELS, RECIPES, benchmark, build, evaluate, load, plots, save_model
 from course_lib.errors import CourseError, CourseWarning
 from course_lib.evaluation import NAMED
-from course_lib.explorer.sources import from_folder
+from course_lib.explorer.curves import from_folder
 from course_lib.explorer.views import Choice, Explorer
 from course_lib.lab import doctor
 from course_lib.tables import MISSED
