@@ -11,7 +11,7 @@ the last right and the first wrong one, and GAIRAT's kappa counts the right ones
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from numbers import Real
 from typing import Any, Self
@@ -77,8 +77,8 @@ class PGD:
     objective: str = "ce"
     start: str = "uniform"
     noise: float = 0.0
-    scale: tuple[float, ...] = field(default=(), repr=False)
-    bf16: bool = field(default=False, repr=False)
+    scale: tuple[float, ...] = ()
+    bf16: bool = False
 
     def __post_init__(self) -> None:
         pick(OBJECTIVES, self.objective, "objective")
@@ -92,6 +92,12 @@ class PGD:
             value = _budget(getattr(self, name), one, name, None if name == "noise" else scale)
             if isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, value.item())
+
+    def __repr__(self) -> str:
+        """Without `scale` and `bf16` at their defaults, as in records that are older than these."""
+        shown = (f"{name}={value!r}" for name, value in vars(self).items()
+                 if value or name not in ("scale", "bf16"))
+        return f"PGD({', '.join(shown)})"
 
     def at(self, eps: float) -> Self:
         """The same attack under another budget; its step grows alike where it would not reach."""
