@@ -33,12 +33,11 @@ def evaluate(model: nn.Module | str, split: Any, attack: Any = None, *, name: st
     """Per-class standard and robust errors, with warnings where they may mislead (judge/). `model`
     may be a stored one's name; `split` a Dataset (its test split), a DataLoader or a pair (x, y);
     `attack` a name, a budget, or another library's attack(x, y). The default is PGD() or, for a
-    stored model, its recipe's own attack.
-
-    An image is robust if the model is right on it with and without the attack; with
-    `count_clean=False`, as in the papers' code, if it is right with the attack. With `early` PGD
-    stops at the first wrong iterate, which counts a few more images as wrong: those that would have
-    recovered. `flips` counts changed predictions, too, and attacks every image to the end.
+    stored model, its recipe's own attack. An image is robust if the model is right on it with and
+    without the attack; with `count_clean=False`, as in the papers' code, if it is right with the
+    attack. With `early` PGD stops at the first wrong iterate, which counts a few more images as
+    wrong: those that would have recovered. `flips` counts changed predictions, too, and attacks
+    every image to the end.
 
     >>> evaluate("exp1/pgd-at", data.test.per_class(100))  # doctest: +SKIP
     """

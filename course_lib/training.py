@@ -109,13 +109,11 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
 
     >>> fit(model, METHODS["pgd_at"](), data, epochs=10, optim=Optim(), seed=0)  # doctest: +SKIP
     """
-    from course_lib.checkpoints import Saver
-    from course_lib.machine import enough_memory
-
     resolve("course_lib.judge.kinds:check_training")(model, method, optim, store, validate)
     t = _Training(model, method, data.train if isinstance(data, Dataset) else data,
                   integer(epochs, "epochs", 0), optim, integer(seed, "seed", 0), validate)
-    with Saver(t, store, save_every, progress, fresh) as saver, enough_memory():
+    saving = resolve("course_lib.checkpoints:Saver")(t, store, save_every, progress, fresh)
+    with saving as saver, resolve("course_lib.machine:enough_memory")():
         while t.epoch < epochs:
             for x, y, share in t.rest_of_epoch():
                 t.update_method()

@@ -82,9 +82,8 @@ class FRL(TRADES):
         lam0, lam1, lam2 = (state[f"lam{k}"] + rates[k] * gap
                             for k, gap in enumerate((gap0, gap1, gap1)))
         # those of the weights are never negative, and their sum is at most lim
-        lam0, lam1 = (lam.clamp(min=0) for lam in (lam0, lam1))
         lam0, lam1 = (lam * (self.lim / lam.sum()).clamp(max=1) if lam.sum() > 0 else lam
-                      for lam in (lam0, lam1))
+                      for lam in (lam0.clamp(min=0), lam1.clamp(min=0)))
         # w_i = 1/C + lambda_i - mean(lambda), which sums to one
         w0, w1 = (1 / len(lam) + lam - lam.mean() for lam in (lam0, lam1))
         if not self.windup:

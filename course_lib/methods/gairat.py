@@ -36,8 +36,8 @@ class GAIRAT(Method):
         if at.epoch < self.begin * at.epochs:
             return ce.mean()
         # omega = (1 + tanh(L + 5 (1 - 2 kappa / K))) / 2
-        far = 1 - 2 * walk.n_right / max(self.attack.steps, 1)
-        omega = (1 + torch.tanh(self.L + 5 * far)) / 2
+        kappa, steps = walk.n_right, max(self.attack.steps, 1)
+        omega = (1 + torch.tanh(self.L + 5 * (1 - 2 * kappa / steps))) / 2
         omega = torch.where(omega.sum() > 0, omega, 1.0)  # where every omega rounds to zero
         # (1/B) sum_b (B omega_b / sum omega) CE_b
         return (omega * ce).sum() / omega.sum()
