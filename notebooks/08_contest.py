@@ -19,9 +19,8 @@
 # **The finding.** FRL can be beaten: over five trainings our own recipe, CFOL's weights from
 # a hot start, lowers FRL reweight's worst error under AutoAttack by 3.3 points (95 %
 # interval 1.9 to 4.7) at the same average. It has 38.8 %, and so has CFOL by itself; FRL
-# reweight has 42.1 %, PGD-AT 62.9 %. We had aimed below 38 %. WAT, with three trainings,
-# comes close with 39.7 %. FAAL, DAFA and CFA stay behind these here, and averaging the
-# weights does nothing by itself.
+# reweight has 42.1 %, PGD-AT 62.9 %. We had aimed below 38 %. WAT comes close with 40.0 %.
+# FAAL, DAFA and CFA stay behind these here, and averaging the weights does nothing by itself.
 
 # %% [markdown] tags=["badges"]
 # *To run this notebook on your computer, open it in a copy of the course. In Colab or Kaggle, upload it together with `course.zip`, which `make bundle` writes.*
@@ -492,8 +491,8 @@ contest.claims()
 # **The verdict: confirmed for weights, not for margins or averages.** Methods that give hard
 # classes more weight help the worst class by 14 points or more, at one to two and a half
 # points of average. The simplest rule, CFOL's, is the best of the field here; a hot
-# start and averaged weights, our additions, do not improve it. Of those with three trainings,
-# WAT leaves FAAL's worst class 5.0 points behind under AutoAttack, and DAFA's 9.0.
+# start and averaged weights, our additions, do not improve it. Under AutoAttack WAT leaves
+# DAFA's worst class 8.2 points behind, and FAAL's 5.0 in the three trainings that both have.
 #
 # **Where to go next.** 06_theory says why weights and margins can only move errors from one
 # class to another in a linear model; 07_explore shows every stored model under your own
