@@ -303,19 +303,19 @@ tolerance = ""  # @param ["", "lower", "the same within a point", "higher"]
 # ## 4 · Figure 2 of the report
 #
 # The report's scheme starts from a network trained on half attacked batches, and takes the weights of a batch from a softmax of the gaps,
-# $w = \mathrm{softmax}(1 + \alpha \gamma)$ with the gaps γ and the rates α of 5 : 1 (standard : boundary). We trained both networks again:
-# one seed, as in the report. The budget 16/255 is the report's.
+# $w = \mathrm{softmax}(1 + \alpha \gamma)$ with the gaps γ and the rates α of 5 : 1 (standard : boundary). We trained both networks again. The
+# budget 16/255 is the report's. Here the weights are taken anew in every batch, as in the report, with one seed:
 
 # %%
 START, REPORT = "exp2/report-hot-start", "exp2/report-5-1"
 for eps in (16 / 255, 8 / 255):
-    plots.show(plots.side_by_side({"(a) hot start": load_reports(START, eps=eps),
+    plots.show(plots.side_by_side({"(a) hot start": load_reports(START, eps=eps)[:1],
                                    "(b) Reweight 5:1": load_reports(REPORT, eps=eps)}))
 
 # %% [markdown]
-# The worst class before and after, in percent: the report's published networks, measured again for this course, and our replication.
-# *chance* is the 95 % interval of a difference between two errors that comes from the choice of 1,000 test images per class. It leaves
-# out training noise.
+# A check in every batch takes most of the time, so five more trainings check every 20 batches. The worst class before and after, in percent:
+# the report's published networks, measured again for this course, and means over our five. The last column has the difference in points, with
+# its 95 % interval over the five seeds. For seed 0 both ways give the same errors to a tenth of a point.
 
 # %%
 import pandas as pd
@@ -326,19 +326,20 @@ PUBLISHED = {"standard": (47.6, 35.2), "robust, 8/255": (67.7, 53.1),
              "robust, 16/255": (89.3, 76.9)}
 ERRORS = {"standard": ("nat", 8 / 255), "robust, 8/255": ("rob", 8 / 255),
           "robust, 16/255": ("rob", 16 / 255)}
-rows = {}
+FIVE, rows = f"{REPORT}-every-20", {}
 for error, (kind, eps) in ERRORS.items():
-    a, b = (spread(name, kind, "worst", eps=eps).mean for name in (START, REPORT))
-    # 1.96 sqrt( p (1 - p) / n + q (1 - q) / n )
-    chance = 196 * np.sqrt((a * (1 - a) + b * (1 - b)) / 1000)
-    assert 100 * (a - b) > chance
+    a, b = (spread(name, kind, "worst", eps=eps).mean for name in (START, FIVE))
+    change = spread(FIVE, kind, "worst", eps=eps, minus=START)
+    first = [getattr(load_reports(name, eps=eps)[0], kind).worst for name in (REPORT, FIVE)]
+    assert abs(first[0] - first[1]) < 0.0015  # seed 0, checked in every batch or not
     p, q = PUBLISHED[error]
-    rows[error] = p, q, 100 * (q / p - 1), 100 * a, 100 * b, 100 * (b / a - 1), chance
+    rows[error] = p, q, 100 * (q / p - 1), 100 * a, 100 * b, 100 * (b / a - 1), change
 columns = [f"{who}, {what}" for who in ("published", "replicated")
            for what in ("before", "after", "relative")]
-replication = pd.DataFrame.from_dict(rows, "index", columns=[*columns, "chance ±"])
+replication = pd.DataFrame.from_dict(rows, "index", columns=[*columns, "points"])
+assert all(c.n == 5 and c.high < 0 for c in replication["points"])
 assert replication["replicated, relative"].lt([-25, -11, -11]).all()
-replication.round(1)
+replication.round(1).assign(points=[interval(c, sign="+") for c in replication["points"]])
 
 # %% [markdown]
 # **Claim 3 replicates with the report's own scheme**: in standard error by more than the report's 25 %, under attack by more than its 11 %, at both

@@ -35,7 +35,7 @@ def noise(seed: int, *shape: int) -> torch.Tensor:
 
 def from_paper(paper: str) -> dict[str, Any]:
     """The figures of a paper's tables, from printed.json."""
-    return json.loads(Path(__file__).with_name("printed.json").read_text())[paper]
+    return json.loads(Path(__file__).with_name("printed.json").read_bytes())[paper]
 
 
 @dataclass(frozen=True)
