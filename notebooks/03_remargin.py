@@ -67,7 +67,6 @@ session = colab.setup(drive=SAVE_TO_DRIVE)
 print(session.line())
 
 # %%
-import numpy as np
 import pandas as pd
 import torch
 from ipywidgets import interact
