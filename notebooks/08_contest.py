@@ -100,9 +100,10 @@ contest.leaderboard()
 # %% [markdown]
 # **Equal terms.** The same network (LeNet-5), the same 48,000 images in the same order, 35
 # epochs in all. Each newer method had four trials on validation images, and its constants
-# were chosen before its test errors were computed. The column `seeds` counts trainings: where
-# there are three, intervals are wide, and one training has none. `CPU-min` is what one training
-# costs on one thread, with its hot start and its validation.
+# were chosen before its test errors were computed. The column `seeds` counts trainings, in
+# brackets those that AutoAttack attacked, where fewer. Three have wide intervals, and one has
+# none. `CPU-min` is what one training costs on one thread, with its hot start and its
+# validation.
 #
 # ## 2 · Your predictions
 

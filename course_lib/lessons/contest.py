@@ -100,7 +100,7 @@ def draw(kind: str) -> Any:
 
 def leaderboard() -> Any:
     """One row per method, means over seeds in percent: average / worst class; and the class that is
-    worst most often. n is given where an attack was run on fewer seeds. CPU-min: one training."""
+    worst most often. CPU-min: one training. Seeds: in brackets those of AutoAttack, where fewer."""
     minutes = parse_json((models_dir() / MINUTES).read_bytes(), Path(MINUTES))
     shown = {kind: dict(iter(errors(kind).groupby("method"))) for kind in ATTACKS}
     rows: dict[str, dict[str, Any]] = {}
@@ -109,11 +109,13 @@ def leaderboard() -> Any:
         worst = [r.worst_class for r in load_reports(name)]
         rows[label] = {"year": year or "", "seeds": len(worst), "CPU-min": round(minutes[label], 1)}
         for kind, table in ((k, tables[label]) for k, tables in shown.items() if label in tables):
-            few = f" (n = {len(table)})" if len(table) != len(worst) else ""
-            pair = f"{table['average'].mean():.1f} / {table['worst'].mean():.1f}{few}"
+            pair = f"{table['average'].mean():.1f} / {table['worst'].mean():.1f}"
             rows[label][kind] = pair.replace(" ", THIN)
+            if len(table) != len(worst):
+                rows[label]["seeds"] = f"{len(worst)} ({len(table)})"
         rows[label]["worst class"] = max(worst, key=worst.count)
-    return pd.DataFrame.from_dict(rows, orient="index").fillna("")
+    table = pd.DataFrame.from_dict(rows, orient="index").fillna("")
+    return table[["year", "seeds", "CPU-min", *ATTACKS, "worst class"]]
 
 
 def differences() -> dict[str, tuple[Spread, Spread, float]]:
