@@ -2,7 +2,8 @@
 
 Trainings of a few and of more batches, from the stored weights (FAT's attack stops the sooner the
 weaker the network is), give the seconds a batch and those of an epoch's validation. They are CPU
-seconds, which other work disturbs little. Writes serialized_models/contest/minutes.json.
+seconds; still, other work on the machine makes them up to a third more. Writes
+serialized_models/contest/minutes.json.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FEW, MORE, ROUNDS = 8, 40, 5
 
 
 def cpu_seconds(name: str, data: Dataset, batches: int) -> float:
-    """Of one epoch of so many batches, with what the method validates on."""
+    """Of one epoch of so many batches, with what the method validates on. Run nothing else."""
     recipe, model = RECIPES[name], load_model(name)
     optim = dataclasses.replace(recipe.optim, lr=1e-6)
     part = data.train.take(slice(0, batches * optim.batch))
