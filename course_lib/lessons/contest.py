@@ -4,7 +4,6 @@ class, heads of equal norms, and exercises on fronts, controls and FAAL's inner 
 import copy
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from course_lib.data import Split
 from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report, Spread, undominated
-from course_lib.files import parse_json
+from course_lib.files import parse_json, read_bytes
 from course_lib.lessons.bat import THIN, answer, change
 from course_lib.lessons.lesson import Exercise
 from course_lib.tables import spread, verdict
@@ -101,7 +100,7 @@ def draw(kind: str) -> Any:
 def leaderboard() -> Any:
     """One row per method, means over seeds in percent: average / worst class; and the class that is
     worst most often. CPU-min: one training. Seeds: in brackets those of AutoAttack, where fewer."""
-    minutes = parse_json((models_dir() / MINUTES).read_bytes(), Path(MINUTES))
+    minutes = parse_json(read_bytes(path := models_dir() / MINUTES), path)
     shown = {kind: dict(iter(errors(kind).groupby("method"))) for kind in ATTACKS}
     rows: dict[str, dict[str, Any]] = {}
     for label in (m for m in ENTRIES if m in shown["PGD-20"]):
