@@ -42,8 +42,8 @@ class Saver:
                                       "beside it with fresh=True.")
                 t.restore(newest[1])
         if t.group.size > 1:
-            _, state = t.group.from_first(pack(0, {}, t.state()))
-            t.restore(unpack(state, 0)[2])
+            packed = t.group.from_first(pack(0, {}, t.state()) if t.group.first else None)
+            t.restore(unpack(packed[1], 0)[2])
             t.identity = t.group.from_first(t.identity)
         self.saved = t.position() if self.store and t.position() else -1
         self.saved_at = time.monotonic()
