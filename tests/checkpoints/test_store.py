@@ -2,6 +2,7 @@ import collections
 import json
 import os
 import shutil
+from unittest import mock
 
 import numpy
 import pytest
@@ -10,6 +11,7 @@ from safetensors import safe_open
 
 from course_lib import CourseError
 from course_lib.checkpoints import SaveError, Store
+from course_lib.checkpoints.disk import Folder
 from tests.faults.shims import calls_of_a_save, same
 
 IDENTITY = {"recipe": "exp1/pgd-at", "rate": 0.001, "data": "ab12", "classes": "cat, dog",
@@ -48,6 +50,16 @@ def test_a_state_comes_back_to_the_bit_and_can_be_read_by_others(tmp_path):
     with safe_open(path, "pt") as file:  # one file of safetensors, each tensor under its path
         assert {"['model']['weight']", "['kinds'][0]"} <= set(file.keys())
         assert json.loads(file.metadata()["checkpoint"])["step"] == 3
+
+
+def test_what_open_has_read_is_not_read_again(tmp_path, monkeypatch):
+    Store(tmp_path).save(3, {"w": torch.zeros(2)})
+    store, read = Store(tmp_path), mock.Mock(wraps=Folder.read)
+    monkeypatch.setattr(Folder, "read", lambda *words: read(*words))
+    store.open({}, {})
+    assert newest(store) == 3 and read.call_count == 1
+    store.save(4, {"w": torch.zeros(2)})
+    assert newest(store) == 4 and read.call_count == 2
 
 
 @pytest.mark.parametrize(("value", "word"), [
