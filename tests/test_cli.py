@@ -164,15 +164,6 @@ def test_every_option_is_explained_without_torch():
         assert done.stdout.endswith("[]\n"), words
 
 
-def test_completion(capsys):
-    line = call(capsys, "completion")[1]
-    for begun, rest in (("eval", "evaluate"), ("--per", "--per-class"), ("exp1/n", "exp1/natural")):
-        words = line[line.index("-W '") + 4:].partition("'")[0]
-        done = subprocess.run(["bash", "-c", f"{line}\ncompgen -W '{words}' -- {begun}"],
-                              capture_output=True, text=True, check=True)
-        assert done.stdout.split() == [rest]
-
-
 def test_a_message_is_in_the_words_of_its_command():
     for command, text, words in (
             ("train", "(root=FOLDER), or limit=6000.", "(--data FOLDER), or --limit 6000."),

@@ -1,6 +1,7 @@
 """Against a stand-in google.colab: the real one exists in Colab only."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -64,10 +65,11 @@ def test_a_drive_that_cannot_be_mounted_is_a_warning(monkeypatch, error, reason)
 
 
 def test_full_is_refused_only_where_the_machine_is_too_slow(monkeypatch):
-    monkeypatch.setattr("course_lib.tables.times._seconds", lambda name: (4 * 3600.0, 600.0))
+    stored = [SimpleNamespace(record={"seconds": hours * 3600.0}) for hours in (3, 4, 9)]
+    monkeypatch.setattr("course_lib.tables.times.stored_models", lambda root, name: stored)
     on = {where: colab.Session(where, torch.device(device), Path("results"))
           for where, device in (("colab", "cpu"), ("local", "cpu"), ("kaggle", "cuda"))}
-    assert "4 hours" in on["colab"].how_long("a", full=True)  # it fits into a session
+    assert "a: 240.0 min" in on["colab"].how_long("a", full=True)  # it fits into a session
     assert on["colab"].how_long("a", "b") and on["kaggle"].how_long("a", "b", full=True)
     with pytest.raises(CourseError,
                        match=r"FULL would take about 8 hours here, .* T4 GPU, .*Or leave FULL off"):

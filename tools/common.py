@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import tomllib
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,16 @@ def every_model(root: Path | None = None) -> list[Any]:
             return stored_models(root)
         except UserWarning as e:
             raise CourseError(str(e)) from None
+
+
+def markdown(lines: Iterable[Iterable[Any]], *words: str) -> str:
+    """A Markdown table of a head and rows; the columns called `words` to the left.
+
+    >>> print(markdown([("class", "error"), ("Shirt", 43)], "class"))
+    | class | error |
+    | --- | ---: |
+    | Shirt | 43 |
+    """
+    head, *body = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
+    rule = ["---" if column in words else "---:" for column in head]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *body))

@@ -10,14 +10,14 @@ from typing import Any
 
 from course_lib.errors import CourseError
 from course_lib.fairness import Spread
-from course_lib.tables import markdown, results
+from course_lib.tables import results
 from course_lib.zoo import (
     budget,
     manifest,
     model_files,
     models_dir,
 )
-from tools.common import every_model, write
+from tools.common import every_model, markdown, write
 
 Records = dict[str, dict[int, dict[str, Any]]]  # recipe -> seed -> record without its history
 

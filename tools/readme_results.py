@@ -18,10 +18,10 @@ from PIL.PngImagePlugin import PngInfo
 
 from course_lib import plots
 from course_lib.fairness import class_spreads
-from course_lib.tables import markdown, overview
+from course_lib.tables import overview
 from course_lib.zoo import load_reports
 from tools.addresses import badges
-from tools.common import ROOT, ToolError, address, sources, write
+from tools.common import ROOT, ToolError, address, markdown, sources, write
 
 FIGURE = ROOT / "docs" / "who-pays.png"
 SHOWN = {  # label -> stored recipe

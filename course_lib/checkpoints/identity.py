@@ -169,7 +169,11 @@ def _names(code: CodeType, operation: str = "") -> set[str]:
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """("optim", {"lr": 0.1}) becomes "optim.lr": 0.1"""
+    """Nested settings under one name each.
+
+    >>> dict(_flat("optim", {"lr": 0.1, "drops": []}))
+    {'optim.lr': 0.1}
+    """
     if isinstance(value, dict):
         for word, inner in value.items():
             yield from _flat(".".join(filter(None, (name, word))), inner)

@@ -1,13 +1,11 @@
 """When a training is saved and how it is stopped, for the loop in training.py."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time
 import warnings
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 from tqdm.auto import tqdm
 
@@ -80,7 +78,7 @@ class Saver:
         self.store.open(mine, environment() | self.t.group.identity())
         self.t.identity, self.t.began = mine, mine["the initial weights"]
 
-    def __enter__(self) -> Saver:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self.handlers = {s: signal.signal(s, self.stop)
                              for s in (signal.SIGINT, signal.SIGTERM)}

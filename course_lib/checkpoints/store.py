@@ -11,8 +11,6 @@ newer ones verify. The mirror gets a copy; while it fails, training goes on with
 checkpoint is the one of the highest step that verifies, in either place.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -21,7 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from course_lib.checkpoints.disk import RECORD, Damaged, Folder, Mirror, SaveError, pack, unpack
 from course_lib.errors import CourseError
@@ -136,20 +134,20 @@ class Store:
             self._warn(f"Old files in {folder.path} stay; none can be deleted ({reason(error)}).")
         return ""
 
-    def fresh(self) -> Store:
+    def fresh(self) -> Self:
         """A new, empty store beside this one, dir-2, dir-3 and so on, and its mirror alike."""
         return self._beside(len(self.siblings()) + 2)
 
-    def siblings(self) -> list[Store]:
+    def siblings(self) -> list[Self]:
         """The stores beside this one that `fresh` has made and a run has used, newest first."""
-        stores, signs = list[Store](), (f"/{RECORD}", "")  # of a run here, of a save in the mirror
+        stores, signs = list[Self](), (f"/{RECORD}", "")  # of a run here, of a save in the mirror
         while any(os.path.exists(f"{folder.path}-{len(stores) + 2}{sign}")
                   for folder, sign in zip(self.folders, signs, strict=False)):
             stores.insert(0, self._beside(len(stores) + 2))
         return stores
 
-    def _beside(self, n: int) -> Store:
-        return Store(*(f"{folder.path}-{n}" for folder in self.folders))
+    def _beside(self, n: int) -> Self:
+        return type(self)(*(f"{folder.path}-{n}" for folder in self.folders))
 
     @property
     def status(self) -> str:

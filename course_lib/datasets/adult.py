@@ -50,7 +50,11 @@ def parse(text: str) -> Split:
 
 
 def balanced(split: Split) -> Split:
-    """Rows of the smaller classes repeated, in order, up to the largest class, as in the paper."""
+    """Rows of the smaller classes repeated, in order, up to the largest class, as in the paper.
+
+    >>> balanced(Split.of([[0.1], [0.2], [0.3]], [0, 0, 1])).y.tolist()
+    [0, 0, 1, 1]
+    """
     mine = [torch.nonzero(split.y == c).flatten() for c in range(len(split.classes))]
     if empty := [split.classes[c] for c, rows in enumerate(mine) if not len(rows)]:
         raise CourseError(f"{', '.join(empty)} has no row to repeat; take more rows.")

@@ -19,7 +19,7 @@ from course_lib.fairness import Errors, Report
 from course_lib.methods import METHODS, Method, Step
 from course_lib.methods.base import State
 from course_lib.methods.frl import FRL
-from course_lib.recipes import Recipe
+from course_lib.recipes import EXAMINATION, Recipe
 from course_lib.training import Averaging, Optim, divided
 
 # Two constants of each method, most often its budget in 255ths and one of its own. CFOL's eta is in
@@ -38,6 +38,9 @@ CHOSEN: dict[str, tuple[float, float]] = {
     "faal-text": (8, 0.5), "ours": (0, 1.0)}
 # rates of those that start from the hot start: FAAL's is a tenth of the hot start's, ours is FRL's
 HOT = {"faal": 2e-4, "faal-text": 2e-4, "ours": 1e-3}
+WEAK = 4  # a smaller budget, in 255ths
+ALIKE: dict[str, Any] = {"validation": exp2.attack(WEAK, steps=20), "weights": False,
+                         "examination": (("pgd20", WEAK / 255), *EXAMINATION)}
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,18 @@ def entry(name: str, first: float, second: float, epochs: int = EPOCHS) -> Recip
     return averaged(recipe, 0.2, validation_images=1000) if name == "cfa" else recipe
 
 
+def margins(name: str, eps: float, lambda1: float, **changes: Any) -> dict[str, Recipe]:
+    """Margins alone, from the hot start: FRL's, larger for hard classes, and CFA's, smaller. CFA's
+    mean margin stays near one, since lambda1 is the hot start's error under this attack."""
+    up = exp2.frl("rm", 0.05, eps, natural_reweight=False)
+    down = METHODS["cfa"](lambda1=lambda1, lambda2=None, begin=0.0, beta=1.5,
+                          attack=exp2.trades_attack(eps))
+    made = {"up": ("FRL's margins alone, larger for hard classes", up),
+            "down": ("CFA's margins alone, smaller for hard classes", down)}
+    return {f"{name}-{way}": exp2.from_hot_start(*parts, **changes)
+            for way, parts in made.items()}
+
+
 TRIALS: dict[str, Recipe] = {
     f"tune/{name}-{a:g}-{b:g}": exp2.trial(entry(name, a, b, TRIAL_EPOCHS))
     for name, tried in TRIED.items() for a, b in tried}
@@ -104,13 +119,11 @@ RECIPES: dict[str, Recipe] = {
                                        METHODS["pgd_at"](), HOT["faal"]),
     **{f"contest/{name}-avg": averaged(recipe, about=f"{recipe.about}; the weights are averaged")
        for name, recipe in PLAIN.items()},
-    "contest/margin-up": exp2.from_hot_start("FRL's margins alone, larger for hard classes",
-                                             exp2.frl("rm", 0.05, natural_reweight=False)),
-    # lambda1 is one minus the hot start's robust accuracy: the mean margin stays near one
-    "contest/margin-down": exp2.from_hot_start(
-        "CFA's margins alone, smaller for hard classes",
-        METHODS["cfa"](lambda1=0.25, lambda2=None, begin=0.0, beta=1.5,
-                       attack=exp2.trades_attack(12))),
+    **margins("contest/margin", exp2.EPS, 0.25),
+    # where Shirt is right under attack more than half the time in training
+    **margins("contest/weak-margin", WEAK, 0.18, **ALIKE),
+    "contest/weak-control": exp2.from_hot_start("More epochs, with even weights and margins",
+                                                exp2.frl("rw", 1.0, WEAK), **ALIKE),
     # steered by what? As exp2/reweight-05, but for the errors that the weights follow
     "contest/frl-by-training": dataclasses.replace(
         exp2.RECIPES["exp2/reweight-05"], transform="validated-on-training", seeds=3,

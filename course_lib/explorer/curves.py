@@ -26,7 +26,7 @@ from course_lib.datasets.sources import contents
 from course_lib.diagnostics import confusion
 from course_lib.errors import CourseError, pick
 from course_lib.evaluation import counted, predictions
-from course_lib.fairness import Errors, Report
+from course_lib.fairness import Report
 from course_lib.files import StoredFiles
 from course_lib.inference import check_fit
 from course_lib.zoo import entry, load_model, load_record, manifest, models_dir
@@ -63,9 +63,6 @@ class Curve:
     def confusion(self, eps: int) -> Tensor:
         """[C, C]: how many images of each class (row) are predicted as each class (column)."""
         return confusion(self.y, self.at(eps), len(self.classes))
-
-    def errors(self, eps: int) -> Errors:
-        return self.report(eps).rob
 
     def report(self, eps: int) -> Report:
         """The errors per class, without the attack and under it."""

@@ -198,7 +198,7 @@ def budgets(x: Explorer, choice: Choice) -> str:
     alt = "Robust error of each class against the budget of the attack."
     for ax, (label, curve) in zip(x.axes(len(curves), 9, 3.8, sharey=True), curves.items(),
                                   strict=True):
-        order = np.argsort(-curve.errors(choice.eps).by_class, kind="stable")
+        order = np.argsort(-curve.report(choice.eps).rob.by_class, kind="stable")
         hardest, easiest = (curve.classes[order[i]] for i in (0, -1))
         plots.budget_curves({eps / 255: curve.report(eps) for eps in curve.eps}, ax,
                             named=[hardest, easiest])

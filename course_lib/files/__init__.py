@@ -1,8 +1,6 @@
 """How the course reads and writes files: locks, the only atomic writer, downloads that are hashed
 before they are kept, and folders of files that a manifest.json names with their sha256."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -22,12 +20,9 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from course_lib.errors import CourseError
-
-if TYPE_CHECKING:
-    from filelock import FileLock
 
 Entries = dict[str, dict[str, dict[str, Any]]]  # name -> key (a seed, for example) -> entry
 T = TypeVar("T")
@@ -66,9 +61,9 @@ def check_writable(folder: Path, size: int) -> None:
                           f"{size / 1e6:,.1f} MB. Free some space or choose another folder.")
 
 
-def take_lock(folder: Path, seconds: float, **kind: Any) -> FileLock | None:
-    """The folder's lock, taken within some seconds (else TimeoutError); None on a disk that has no
-    locks. The system gives it back when this process dies."""
+def take_lock(folder: Path, seconds: float, **kind: Any) -> Any:
+    """The folder's lock, a FileLock, taken within some seconds (else TimeoutError); None on a disk
+    that has no locks. The system gives it back when this process dies."""
     from filelock import FileLock
 
     path = folder.resolve() / ".lock"
@@ -226,10 +221,10 @@ class Limited(io.BytesIO):
 
 def _fetch(kind: str, address: str, received: Limited) -> None:
     if kind == "drive":
-        import gdown
-
         if not re.fullmatch(r"[-\w]{10,100}", address, re.ASCII):
             raise ValueError("a Google Drive id is 10 to 100 letters, digits, - and _")
+        import gdown
+
         gdown.download(id=address, output=received, quiet=True, use_cookies=False)
         return
     _check_address(address)
@@ -245,7 +240,11 @@ def _check_address(address: str) -> None:
 
 def inside(folder: Path, file: Any) -> Path | None:
     """The path of `file` in the folder; None where that leaves the folder, or is a link. A linked
-    folder on the way is the user's own way to use another disk."""
+    folder on the way is the user's own way to use another disk.
+
+    >>> inside(Path("models"), "../manifest.json") is None
+    True
+    """
     path = PurePath(file if isinstance(file, str) and "\0" not in file else "")
     if path.anchor or ".." in path.parts or not path.parts or os.path.islink(folder / path):
         return None

@@ -71,7 +71,11 @@ def check_fields(thing: Any) -> None:
 
 
 def within(value: float, limit: str) -> bool:
-    """Does a number keep a limit such as "0 <= mix < 1"?"""
+    """Does a number keep a limit?
+
+    >>> within(0.0, "0 <= mix < 1"), within(1.0, "0 <= mix < 1")
+    (True, False)
+    """
     low, first, _, second, high = limit.split()
     return BELOW[first](float(low), value) and BELOW[second](value, float(high))
 
@@ -145,7 +149,12 @@ def of_images(x: Any, y: Any = None, stored: bool = False) -> CourseError:
 
 
 def described(given: Any) -> str:
-    """A tensor by its type, shape and range; anything else by its class."""
+    """A tensor by its type, shape and range; anything else by its class.
+
+    >>> from torch import arange
+    >>> described(arange(6).reshape(2, 3)), described([1])
+    ('torch.int64 tensor of shape (2, 3), from 0 to 5 on cpu', 'list')
+    """
     if not isinstance(given, Tensor):
         return type(given).__name__
     span = "" if given.is_complex() or given.is_meta or not given.numel() else (

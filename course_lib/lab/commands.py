@@ -26,16 +26,12 @@ OPTIONS = {name: {**words, **({"type": TYPES[words["type"]]} if "type" in words 
            for name, words in TABLE["options"].items()}
 
 
-def completion() -> str:
-    """A line for bash, which completes commands, options and recipes."""
-    from course_lib.experiments import RECIPES
-
-    options = sorted({o for o in OPTIONS if o.startswith("--")})
-    return f"complete -o default -W '{' '.join([*COMMANDS, *options, *RECIPES])}' course-lib"
-
-
 def in_shell_words(text: str, command: str) -> str:
-    """A message in which Python's name=value is the command's own option: --data for root=."""
+    """A message in which Python's name=value is the command's own option.
+
+    >>> in_shell_words("Give limit=100 or root=FOLDER.", "train")
+    'Give --limit 100 or --data FOLDER.'
+    """
     options = COMMANDS[command]["options"].replace("--data", "--root").split()
     for option in (o for o in options if o.startswith("--")):
         python = option[2:].replace("-", "_")

@@ -136,7 +136,11 @@ def publish_luf(record: Record, root: Path | None = None) -> None:
 
 
 def load_luf(name: str, design: str, root: Path | None = None) -> Record:
-    """One stored record, verified."""
+    """One stored record, verified.
+
+    >>> load_luf("luf/cifar10-robust", "seeds")["luf_t"]
+    0.6731
+    """
     files = luf_files(root)
     if file := files.entries().get(name, {}).get(design):
         return files.read_json(file)

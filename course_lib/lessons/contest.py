@@ -2,8 +2,10 @@
 class, heads of equal norms, and exercises on fronts, controls and FAAL's inner problem."""
 
 import copy
+import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,39 +19,13 @@ from course_lib.evaluation import evaluate
 from course_lib.fairness import Report, Spread, undominated
 from course_lib.files import parse_json, read_bytes
 from course_lib.lessons.bat import THIN, answer, change
-from course_lib.lessons.lesson import Exercise
+from course_lib.lessons.lesson import Exercise, from_paper
 from course_lib.tables import spread, verdict
 from course_lib.zoo import columns, load_model, load_reports, manifest, models_dir, stored_models
 
 # label: stored recipe, the label of its control ("" for a control), year of the method
-ENTRIES: dict[str, tuple[str, str, int]] = {
-    "natural": ("exp1/natural", "", 0), "PGD-AT": ("exp4/pgd-at", "", 2018),
-    "TRADES (6)": ("exp4/trades-6", "", 2019),
-    "PGD-AT, averaged": ("contest/pgd-at-avg", "PGD-AT", 2018),
-    "TRADES, averaged": ("contest/trades-6-avg", "TRADES (6)", 2019),
-    "more epochs": ("exp2/control", "", 2021), "more epochs, slow": ("contest/faal-control", "", 0),
-    "FAT": ("exp4/fat", "PGD-AT", 2020), "GAIRAT": ("exp4/gairat", "PGD-AT", 2021),
-    "FRL reweight": ("exp2/reweight-05", "more epochs", 2021),
-    "FRL both": ("exp3/reweight-remargin-05", "more epochs", 2021),
-    "FRL both, averaged": ("contest/frl-avg", "FRL both", 2021),
-    "BAT (code)": ("exp4/bat-code", "TRADES (6)", 2023),
-    "BAT, averaged": ("contest/bat-avg", "BAT (code)", 2023),
-    "WAT": ("contest/wat", "TRADES (6)", 2023), "CFOL": ("contest/cfol", "PGD-AT", 2023),
-    "CFA": ("contest/cfa", "TRADES, averaged", 2023),
-    "DAFA": ("contest/dafa", "TRADES (6)", 2024),
-    "FAAL": ("contest/faal", "more epochs, slow", 2024),
-    "ours": ("contest/ours", "more epochs", 2026)}
-# CIFAR-10, ResNet-18 or PreAct ResNet-18, AutoAttack: our label; clean and robust accuracy, average
-# and worst class; and how the figures are known
-PAPERS = {
-    "TRADES, best": ("TRADES (6)", 82.3, 67.8, 48.3, 21.7, "CFA's Table 1"),
-    "TRADES, averaged": ("TRADES, averaged", 81.2, 65.0, 49.7, 24.2, "CFA's Table 1"),
-    "FRL": ("FRL both", 82.8, 71.4, 45.9, 25.4, "CFA's Table 1"),
-    "CFA": ("CFA", 80.4, 66.2, 50.1, 26.5, "CFA's Table 1"),
-    "WAT": ("WAT", 80.97, 70.57, 46.30, 28.55, "DAFA's figure"),
-    "BAT": ("BAT (code)", 87.16, 74.02, 45.89, 17.82, "DAFA's figure"),
-    "DAFA": ("DAFA", 81.63, 67.90, 49.05, 30.53, "DAFA's figure"),
-    "FAAL with AWP": ("FAAL", 83.26, 69.4, 47.62, 30.7, "authors' logs, one run")}
+ENTRIES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+PAPERS = from_paper("contest")  # our label, clean and robust accuracy, how they are known
 MINUTES = "contest/minutes.json"  # in serialized_models, from `python -m benchmarks.minutes`
 WORDS = {0.0: "none", np.inf: "free"}
 ATTACKS = {"standard": ("pgd20", "nat"), "PGD-20": ("pgd20", "rob"),
@@ -223,9 +199,7 @@ FRONT = Exercise(undominated, cases=POINTS, mistakes={
     "Two equal points do not dominate each other: one error must be smaller.":
         lambda p: [sum(x <= a and y <= b for x, y in p) == 1 for a, b in p],
     "This marks the dominated ones.": lambda p: [not kept for kept in undominated(p)],
-}, hints=("For each point look for another one with x <= a and y <= b that is not equal to it.",
-          "all(not (x <= a and y <= b and (x, y) != (a, b)) for x, y in points)"),
-    praise="Only these are worth arguing about: every other method is worse in both errors.")
+})
 
 CONTROL = Exercise(lambda base, control, method: (method - control) / (method - base),
                    cases=[(21.7, 24.2, 26.5), (0.4, 0.5, 0.45)], mistakes={
@@ -233,8 +207,7 @@ CONTROL = Exercise(lambda base, control, method: (method - control) / (method - 
         lambda base, control, method: (control - base) / (method - base),
     "This is the whole gain over the baseline.": lambda base, control, method: method - base,
     "These are points. Divide by the whole gain.": lambda base, control, method: method - control,
-}, hints=("What is gained beyond the control, as a share of what is gained beyond the baseline?",),
-    praise="Less than half of CFA's gain is left when TRADES averages its weights, too.")
+})
 
 CASES = [(np.array([-0.9, -0.2, 0.3]), 0.5), (np.array([-0.5, -0.4, -0.6, 0.1]), 3.0)]
 INNER = Exercise(lambda a, mu: (1 / (mu - a)) / (1 / (mu - a)).sum(), cases=CASES, mistakes={
@@ -243,7 +216,4 @@ INNER = Exercise(lambda a, mu: (1 / (mu - a)) / (1 / (mu - a)).sum(), cases=CASE
         lambda a, mu: np.exp(a / mu) / np.exp(a / mu).sum(),
     "The sign of a is wrong: mu lies above every a_c.":
         lambda a, mu: (1 / (mu + a)) / (1 / (mu + a)).sum(),
-}, hints=("Take the derivative of sum a_c w_c - nu KL(U || w) - mu sum w_c by w_c.",
-          "KL(U || w) = -mean log(C w_c), so its derivative by w_c is -1 / (C w_c).",
-          "a_c + nu / (C w_c) - mu = 0: w_c is proportional to 1 / (mu - a_c)."),
-    praise="One bisection for mu replaces the authors' general solver.")
+})

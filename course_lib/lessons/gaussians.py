@@ -52,13 +52,22 @@ class Gaussians:
         return np.sqrt(self.d) * eps / self.sigma
 
     def errors(self, theta: Numbers, r: Budget = 0.0) -> np.ndarray:
-        """Both classes' errors under attacks of budget r; standard errors for r = 0."""
+        """Both classes' errors under attacks of budget r; standard errors for r = 0.
+
+        >>> Gaussians().errors(theta=0).round(3).tolist()
+        [0.057, 0.215]
+        """
         easy, hard = both(r)
         # e_-(theta; r) = Phi(-theta - m + r),  e_+(theta; r) = Phi((theta - m + r) / K)
         return np.array([ndtr(easy - theta - self.m), ndtr((theta - self.m + hard) / self.K)])
 
     def conserved(self, errors: Any) -> Numbers:
-        """-2 (m - r), whatever the threshold: the conservation law."""
+        """-2 (m - r), whatever the threshold: the conservation law.
+
+        >>> model = Gaussians(d=4)
+        >>> [round(model.conserved(model.errors(theta)), 6).item() for theta in (0, 1)]
+        [-2.0, -2.0]
+        """
         # Phi^-1(e_-) + K Phi^-1(e_+)
         return ndtri(errors[0]) + self.K * ndtri(errors[1])
 
@@ -74,18 +83,30 @@ class Gaussians:
         return Optimum(easy - self.m - u, u, v, S)
 
     def threshold(self, omega: float = 1.0, s: Budget = 0.0) -> float:
-        """The global minimiser: minus or plus infinity where one answer for all x is better."""
+        """The global minimiser: minus or plus infinity where one answer for all x is better.
+
+        >>> [round(Gaussians().threshold(omega), 3) for omega in (1, 2)]
+        [-0.127, -0.527]
+        """
         theta, u, v, _ = self.optimum(omega, s)
         risks = {theta: ndtr(u) + omega * ndtr(v), -np.inf: 1.0, np.inf: omega}
         return float(min(risks, key=lambda t: np.nan_to_num(risks[t], nan=np.inf)))
 
     def equal(self, r: Numbers = 0.0) -> Numbers:
-        """The threshold at which both classes have the same error under budget r."""
+        """The threshold at which both classes have the same error under budget r.
+
+        >>> Gaussians().errors(Gaussians().equal()).round(3).tolist()
+        [0.146, 0.146]
+        """
         # -theta - m + r = (theta - m + r) / K
         return -(self.m - r) * (self.K - 1) / (self.K + 1)
 
     def price(self, r: Numbers = 0.0) -> Numbers:
-        """What equal robust errors cost on average."""
+        """What equal robust errors cost on average.
+
+        >>> round(float(Gaussians().price()), 3)
+        0.011
+        """
         _, u, v, _ = self.optimum(s=r)
         # Phi(-2M / (K + 1)) - (Phi(u) + Phi(v)) / 2
         return ndtr(-2 * (self.m - r) / (self.K + 1)) - (ndtr(u) + ndtr(v)) / 2
@@ -105,7 +126,11 @@ class Gaussians:
         return float(minimize(loss, np.zeros(2), options={"gtol": 1e-10}).x[1])
 
     def sample(self, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """n examples x [n, d] and their classes y, -1 or +1 in turn."""
+        """n examples x [n, d] and their classes y, -1 or +1 in turn.
+
+        >>> [part.shape for part in Gaussians().sample(4)]
+        [(4, 10), (4,)]
+        """
         y = np.where(np.arange(n) % 2, 1.0, -1.0)
         noise = np.random.default_rng(seed).standard_normal((n, int(self.d)))
         return y[:, None] * self.eta + self.sigma * np.where(y > 0, self.K, 1)[:, None] * noise, y

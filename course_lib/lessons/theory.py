@@ -80,7 +80,11 @@ LEVER = Exercise(lambda easy, hard: float(np.sign(hard - 0.5)), cases=SIDES, mis
 
 @cache
 def class_errors(name: str, kind: str = "rob") -> Any:
-    """The stored errors of a recipe at 8/255: one row per seed, one column per class."""
+    """The stored errors of a recipe at 8/255: one row per seed, one column per class.
+
+    >>> class_errors("exp1/pgd-at")[["Trouser", "Shirt"]].mean().round(2).tolist()
+    [0.06, 0.79]
+    """
     import pandas as pd
 
     rates = [(r.classes, getattr(r, kind).by_class) for r in load_reports(name)]

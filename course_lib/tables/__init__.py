@@ -4,34 +4,22 @@ A table is a pandas DataFrame with all digits; errors are percent. Printed, or a
 notebook's cell, it shows one decimal in at most seven columns, and names its data below.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import pandas as pd
 
+from course_lib import zoo
 from course_lib.attacks import PGD
 from course_lib.data import Dataset, Split, load
 from course_lib.errors import CourseError, pick
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Errors, Report, Spread, t95
 from course_lib.tables.display import Table
-from course_lib.zoo import (
-    Root,
-    StoredModel,
-    budget,
-    columns,
-    flagged,
-    load_model,
-    model_files,
-    seeds_of,
-    stored_models,
-    under,
-)
+from course_lib.zoo import Root, StoredModel, budget, seeds_of, stored_models
 
 LEVELS = {"recipe": [], "seed": ["seed"], "class": ["seed", "class"]}  # each has a row per ...
 FACTS = ["figure", "attack", "eps", "images", "data"]
@@ -113,7 +101,7 @@ def overview(*patterns: str, root: Root = None) -> pd.DataFrame:
                    "classes": classes, **{t: str(Spread.of(e[t] / 100 for e in found if t in e))
                                           for t in WIDE if any(t in e for e in found)}}
             if sizes := [e["AutoAttack images"] for e in found if "AutoAttack images" in e]:
-                mark = " !" * any(flagged(m.reports) for m in models)
+                mark = " !" * any(zoo.flagged(m.reports) for m in models)
                 row["n"] = f"{sizes[0] // classes} × {len(sizes)}{mark}"
             rows.append(row)
     table = pd.DataFrame(rows, columns=["model", "data", "classes", "seeds", *WIDE, "n"])
@@ -123,7 +111,7 @@ def overview(*patterns: str, root: Root = None) -> pd.DataFrame:
 def list_models(*patterns: str, root: Root = None) -> pd.DataFrame:
     """One row per stored model that fits a pattern such as "cifar10/*": recipe, seed, data, method,
     errors on the test set in percent, and the size of its weights and where they are."""
-    files = model_files(root)
+    files = zoo.model_files(root)
     rows = [{"recipe": m.name, "seed": m.seed, "data": m.data, "method": m.method, **errors,
              **files.place(m.files.get("weights"))}
             for models in _by_recipe(patterns, root)
@@ -146,7 +134,7 @@ class Benchmark(Table):
     reports: dict[str, dict[str, Report]]  # model -> attack -> report
 
     @classmethod
-    def of(cls, reports: dict[str, dict[str, Report]], missed: dict[str, bool]) -> Benchmark:
+    def of(cls, reports: dict[str, dict[str, Report]], missed: dict[str, bool]) -> Self:
         """Standard errors, and those under each attack; a warning where PGD-20 `missed` errors."""
         rows = []
         for model, mine in reports.items():
@@ -199,18 +187,18 @@ def benchmark(model: Any, data: Any, *, autoattack: bool | int = False,
     mine = {a: evaluate(model, part, a, progress=progress) for a, part in cases.items()}
     again = [evaluate(model, part, attacks[0], progress=progress) for a, part in cases.items()
              if part is not images]  # PGD-20 where AutoAttack was run
-    reports, missed = {name: mine}, {name: flagged([*mine.values(), *again])}
-    for m in stored_models(root) if title and model_files(root).entries() else ():
+    reports, missed = {name: mine}, {name: zoo.flagged([*mine.values(), *again])}
+    for m in stored_models(root) if title and zoo.model_files(root).entries() else ():
         if m.seed or "weights" not in m.files or (m.data, {r.classes for r in m.reports}) != (
                 title, {test.classes}):
             continue
-        stored = {a: s for a, r in mine.items() for s in under(m.reports, a, r.eps)
+        stored = {a: s for a, r in mine.items() for s in zoo.under(m.reports, a, r.eps)
                   if s.nat.counts == r.nat.counts}
         for a in (a for a in attacks if per_class and a not in stored):
-            stored[a] = evaluate(load_model(m.name, root=root), images, a, progress=False)
+            stored[a] = evaluate(zoo.load_model(m.name, root=root), images, a, progress=False)
         if attacks[0] in stored:
             reports[m.name] = {a: stored[a] for a in mine if a in stored}
-            missed[m.name] = flagged(m.reports)
+            missed[m.name] = zoo.flagged(m.reports)
     order = sorted(reports, key=lambda n: (n != name, missed[n], reports[n][attacks[0]].rob.worst))
     table = Benchmark.of({n: reports[n] for n in order}, missed)
     table.attrs["note"] = [f"Average / worst class. Data: {title or 'your own'}.", *(
@@ -224,7 +212,7 @@ def spread(name: str, kind: str = "rob", which: str = "mean", attack: str = "pgd
     class. With `minus`, its difference from that recipe, seed by seed on the same images."""
     values, other = dict[tuple[str, int], float](), minus or name
     models = {(m.name, m.seed): m.reports for m in _comparable((name, other), root)}
-    for key, r in next(iter(columns(models, attack, eps)), {}).items():
+    for key, r in next(iter(zoo.columns(models, attack, eps)), {}).items():
         errors = pick({"nat": r.nat, "rob": r.rob, "bnd": r.bnd}, kind, "kind of error")
         of_class = dict(zip(r.classes, errors.by_class.tolist(), strict=True))
         values[key] = pick({"mean": errors.mean, "worst": errors.worst, **of_class}, which,
@@ -262,14 +250,22 @@ def interval(s: Spread, digits: int = 1, sign: str = "") -> str:
 
 
 def prediction(s: Spread) -> tuple[float, float]:
-    """The 95 % interval for the value of one more training."""
+    """The 95 % interval for the value of one more training.
+
+    >>> [round(end, 2) for end in prediction(Spread.of([0.1, 0.2, 0.3]))]
+    [-0.3, 0.7]
+    """
     # mean -+ t_{n-1} sd sqrt(1 + 1/n)
     reach = t95(s.n - 1) * s.sd * math.sqrt(1 + 1 / s.n)
     return s.mean - reach, s.mean + reach
 
 
 def verdict(s: Spread, near: float = 0.01) -> str:
-    """A difference in one word; "no difference" only if the interval is within `near` of zero."""
+    """A difference in one word; "no difference" only if the interval is within `near` of zero.
+
+    >>> verdict(Spread.of([-0.10, -0.20, -0.15])), verdict(Spread.of([0.1, -0.2]))
+    ('lower', 'inconclusive')
+    """
     if s.n == 1:
         return "one seed"
     if s.high < 0 or s.low > 0:
@@ -292,18 +288,15 @@ def chance_range(errors: Errors, times: int = 10_000) -> tuple[float, float]:
 
 def permuted_ranges(values: Any, groups: Any, times: int = 1000) -> np.ndarray:
     """The largest minus the smallest group mean of `values` [N] when the `groups` [N], numbered
-    from 0, are shuffled: what chance alone does to groups of these sizes."""
+    from 0, are shuffled: what chance alone does to groups of these sizes.
+
+    >>> permuted_ranges([0, 0, 1, 1], [0, 1, 0, 1], times=3).tolist()
+    [1.0, 0.0, 1.0]
+    """
     values, groups = np.asarray(values, float), np.asarray(groups)
     rng, counts = np.random.default_rng(0), np.bincount(groups)
     return np.array([np.ptp(np.bincount(rng.permutation(groups), values) / counts)
                      for _ in range(times)])
-
-
-def markdown(lines: Iterable[Iterable[Any]], *words: str) -> str:
-    """A Markdown table of a head and rows; the columns called `words` to the left."""
-    head, *body = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
-    rule = ["---" if column in words else "---:" for column in head]
-    return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *body))
 
 
 def _by_recipe(patterns: Sequence[str], root: Root) -> Iterator[list[StoredModel]]:
@@ -327,11 +320,12 @@ def _errors(models: Sequence[StoredModel], attack: str | None = None,
     """One row per model, figure and attack, as `results` describes them."""
     # PGD reads '8/255', too
     level = None if eps is None else PGD(eps=cast(float, eps), scale=(1.0,)).eps
-    chosen = {(m.name, m.seed): under(m.reports, attack, level) for m in models}
-    missed = {(m.name, m.seed) for m in models if flagged(m.reports)}
+    chosen = {(m.name, m.seed): zoo.under(m.reports, attack, level) for m in models}
+    missed = {(m.name, m.seed) for m in models if zoo.flagged(m.reports)}
     attacks = dict.fromkeys((r.attack, r.eps) for mine in chosen.values() for r in mine)
     for name, at in ((None, None), *attacks):  # the first is for standard errors
-        kind, found = "standard" if name is None else "robust", columns(chosen, name, at, images)
+        kind = "standard" if name is None else "robust"
+        found = zoo.columns(chosen, name, at, images)
         for (recipe, seed), r in (pair for column in found[:None if name == "autoattack" else 1]
                                   for pair in column.items()):
             words, errors = ([], r.nat) if name is None else ([*r.warnings], r.rob)

@@ -1,9 +1,8 @@
 """How tables show themselves."""
 
-from __future__ import annotations
-
 import html
 import math
+from typing import Any
 
 import pandas as pd
 
@@ -15,7 +14,7 @@ class Table(pd.DataFrame):
     """A DataFrame that shows itself rounded, with a note below."""
 
     @property
-    def _constructor(self) -> type[Table]:
+    def _constructor(self) -> Any:
         return Table
 
     def shown(self) -> pd.DataFrame:

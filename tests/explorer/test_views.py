@@ -66,15 +66,15 @@ def test_a_curve_agrees_with_evaluate_and_grows_with_the_budget():
     part, ticks, small = split(60), list[int](), Linear((1, 6, 6), 3, dtype=torch.float32)
     curve = compute_curve(small, part, "pgd20", (4, 64, 16), tick=ticks.append)
     for eps in (4, 16, 64):
-        assert curve.errors(eps) == evaluate(small, part, ATTACKS["pgd20"].at(eps / 255),
+        assert curve.report(eps).rob == evaluate(small, part, ATTACKS["pgd20"].at(eps / 255),
                                              progress=False).rob
     assert curve.eps == (0, 4, 16, 64) and sum(ticks) == 180
-    means = [curve.errors(eps).mean for eps in (0, 16, 64)]
+    means = [curve.report(eps).rob.mean for eps in (0, 16, 64)]
     assert means == sorted(means) and means[0] < means[2]
     wrong = curve.at(0) != curve.y
     assert torch.equal(curve.at(64)[wrong], curve.at(0)[wrong]), "a wrong image is not attacked"
     few = compute_curve(small, part, "pgd20", (4,), per_class=5)
-    assert few.errors(4).counts == (5, 5, 5) and torch.equal(part.y[few.places], few.y)
+    assert few.report(4).rob.counts == (5, 5, 5) and torch.equal(part.y[few.places], few.y)
     none = compute_curve(small, part, "pgd20", (0,))
     assert none.eps == (0,) and torch.equal(none.at(0), curve.at(0))
 
