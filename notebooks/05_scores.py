@@ -612,9 +612,10 @@ claims = {
     "CRU_eps (grey levels), cifar10": "Confirmed: it just clears zero.",
     "LUF_t, cifar10": "Inconclusive: nearly all is retraining.",
     "EOU, race, label 1, adult": "Inconclusive. So are the other three."}
-pd.DataFrame({"paper": ["{:.3g} → {:.3g}".format(*PRINTED[label]) for label in claims],
-              "here": [tables.interval(found[label], sign="+") for label in claims],
-              "higher?": claims.values()}, index=[*claims])
+table = pd.DataFrame({
+    "paper": ["{:.3g} → {:.3g}".format(*PRINTED[label]) for label in claims],
+    "here": [tables.interval(found[label], sign="+") for label in claims]}, [*claims])
+table.replace(" ", "\u00a0", regex=True).assign(**{"higher?": claims.values()})
 
 # %% [markdown]
 # **Your predictions**, beside what came:
