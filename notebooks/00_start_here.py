@@ -228,7 +228,7 @@ assert int(landmarks.t_wrong) == right.index(False)
 assert torch.equal(landmarks.first_wrong, walk[right.index(False)][0])
 
 # %% [markdown]
-# The last right and the first wrong iterate are on both sides of the boundary. Several
+# The last right and the first wrong iterate are on opposite sides of the boundary. Several
 # methods of this course train on these images instead of the last one.
 #
 # ### Exercise 2 · The crossing
@@ -272,10 +272,10 @@ assert [*table["class"][:1], *table["class"][-2:]] == ["Sneaker", "Bag", "Trouse
 table
 
 # %% [markdown]
-# The standard error does not show which classes are at risk. Sneaker is among the easiest
-# classes, and the attack adds more error to it than to any other. The intervals in the
-# first figure are narrow, so chance in training does not explain the differences. The
-# question of this course is how a defence treats the classes.
+# The standard error alone does not show which classes are at risk. Sneaker is among the
+# easiest classes, and the attack adds more error to it than to any other. The intervals
+# in the first figure are much smaller than these differences, so chance in training does
+# not explain them. The question of this course is how a defence treats the classes.
 #
 # ## 6 · Train a network against the attack
 #
@@ -284,8 +284,9 @@ table
 # $$\min_f \quad \frac{1}{n} \sum_i \max_{z \in B(x_i, \varepsilon)} L(f(z), y_i)$$
 #
 # PGD looks for the inner maximum. We train for a moment, on a small part of the training
-# set. `FULL` trains 15 epochs on 6,000 images instead of 6 epochs on 2,000. This is 7.5
-# times as much work, about half a minute on an idle machine. Its checkpoints are kept in
+# set. `FULL` trains 15 epochs on 4,800 images instead of 6 epochs on 1,600 (a fifth of
+# `limit` is kept for validation). This is 7.5 times as much work, about half a minute on
+# an idle machine. Its checkpoints are kept in
 # the results folder. A GPU does not help with so small a network.
 
 # %% cellView="form"

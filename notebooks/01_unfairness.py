@@ -122,7 +122,8 @@ assert np.allclose(report.rob.by_class, err_rob)
 assert np.allclose(report.bnd.by_class, err_rob - err_nat)
 
 # %% [markdown]
-# From here on all figures come from stored reports on all 10,000 test images, 1,000 per class.
+# From here on all figures come from stored reports on all 10,000 test images, 1,000 per class. There PGD stops at the first wrong iterate, so an
+# image counts as wrong if any iterate is. These are a few more images than by the last iterate alone.
 #
 # ### Exercise 1 · Errors per class
 #
@@ -175,7 +176,8 @@ assert lesson.check("01.boundary", boundary_error_solution)
 # - *natural*: clean images;
 # - *half attacked*, the report's adversarial training: PGD attacks a random half of each batch, within 8/255;
 # - *all attacked*, what adversarial training means elsewhere (Madry et al.): PGD attacks all images, within 8/255. This model is
-#   trained on 48,000 images, the other two on 60,000.
+#   trained on 48,000 images in batches of 128, with 10 steps of PGD. The other two are trained on 60,000 images in batches of 100, and
+#   the half attacked one has 20 steps.
 
 # %% cellView="form"
 # @title Predict: what does adversarial training change?
@@ -247,12 +249,12 @@ claim_1
 #
 # <details><summary>Discussion</summary>
 #
-# It looks fairer without an attack and again at large budgets. Without an attack it really is fairer. At large budgets almost every image of every
-# class is lost, so nothing is left that could be unequal. The gap is small because the best class is bad, not because the worst class is good. A gap
-# has to be read beside the worst class and the average.
+# It looks fairer without an attack and again at large budgets. Without an attack it really is fairer. At large budgets its hard classes are lost and
+# cannot get worse. Its best class still gets worse, until almost every image of every class is lost. So the gap shrinks because the best class becomes
+# bad, not because the worst class is good. A gap has to be read beside the worst class and the average.
 # </details>
 #
-# The average and one line per class, over the budget:
+# The average and one line per class, plotted against the budget:
 
 # %%
 left, right = plots.panels(2, 8, 2.6, sharey=True)
@@ -268,7 +270,7 @@ plots.show(right)
 # ## 4 · Claim 2: hard classes suffer most
 #
 # The second claim: adversarial training makes existing inequality worse. The figure shows what it adds to the standard error of each
-# class, over the standard error of the natural model.
+# class, plotted against the standard error of the natural model.
 
 # %%
 left, right = plots.panels(2, 8, 3, sharey=True)
@@ -287,7 +289,8 @@ for name, said in (("Shirt", ""), ("T-shirt/top", f"You predicted: {t_shirt or '
     print(f"{name}: {interval(found[name], sign='+')} points.", said)
 
 # %% [markdown]
-# Pearson's $r$ measures how close the points are to a straight line. For the classes' errors $u_c$ before, and changes $v_c$,
+# Pearson's $r$ measures how close the points are to a straight line. For the hardness $u_c$ of the classes, which is their standard error in
+# the natural model, and the changes $v_c$ of an error,
 #
 # $$r(u, v) = \frac{\sum_c (u_c - \bar u)(v_c - \bar v)}{\sqrt{\sum_c (u_c - \bar u)^2 \ \sum_c (v_c - \bar v)^2}}$$
 #
@@ -322,8 +325,8 @@ claim_2.round(2)
 #   T-shirt/top, which is hard too, even gains.
 # - *Robust error*: it falls in every class at both budgets. At 8/255 no relation to hardness is beyond chance. At 16/255, the report's
 #   budget, hard classes gain less, but without Shirt this, too, is within chance.
-# - The error before is on both axes, since a change is after minus before. Chance in it pushes $r$ *down*, so it does not create the
-#   relation.
+# - In the rows of the standard error, the error before is on both axes, since a change is after minus before. Chance in it pushes $r$
+#   *down*, so it does not create the relation.
 
 # %%
 p = claim_2["p"].unstack()

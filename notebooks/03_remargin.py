@@ -14,8 +14,8 @@
 # %% [markdown]
 # # 03 · Margins for the classes (Remargin)
 #
-# **The finding.** Remargin attacks hard classes with a larger budget in training. As
-# its authors wrote it, it lowers the worst class's error as much as Reweight does. Then
+# **The finding.** Remargin attacks hard classes with a larger budget in training. With
+# its authors' rule, it lowers the worst class's error about as much as Reweight. Then
 # another class is the worst in most trainings. The margins themselves add little: their
 # own gain shows only under an attack of twice the usual budget.
 #
@@ -184,11 +184,11 @@ average = ""  # @param ["", "lower", "no difference", "higher"] {type: "string"}
 # %% [markdown]
 # ## 3 · The report's Figure 3
 #
-# The report shows (a) the standard error and (b) the error under PGD at 16/255 of its
-# adversarially trained network, its hot start, and of the same network after Remargin.
-# We trained all of it anew with five seeds, and with the labels in order: Remargin by the
-# report's text, and by its code. Margins are set anew every 20 batches. Whiskers are 95 %
-# intervals over the seeds.
+# The report shows (a) the standard error and (b) the error under PGD at 16/255 of two
+# networks: its hot start, which is adversarially trained, and the same network after
+# Remargin. We trained both anew with five seeds. Remargin is once by the report's text,
+# and once by its code, without the mistake that section 4 explains. Margins are set anew
+# every 20 batches. Whiskers are 95 % intervals over the seeds.
 
 # %%
 OLD, NEW = "exp2/report-hot-start", "exp3/report-remargin"
@@ -310,7 +310,8 @@ assert lesson.check("03.optimum", best_belief_solution)
 # ### See it happen
 #
 # `frl_report_mended` is the report's method with the labels in order. We write its loss
-# by hand, with both orders, and train for a moment from the report's hot start.
+# by hand, with both orders, and train for a moment from our hot start of section 3. The
+# dashed lines in the figure are the two bounds.
 
 # %%
 from course_lib.methods import Step
@@ -373,14 +374,16 @@ pd.DataFrame(rows, columns).T.round(2)
 # The slip explains three things: the loss, the confidence, and the decline. (The
 # network still classifies, because the first term has the right labels.) It does
 # **not** explain the missing gain. Look again at our own columns in section 3. The
-# labels are in order, and still the worst class's robust error falls at neither budget
-# (the cell asserts it). The mended code keeps the averages within a point and lowers the
+# labels are in order, and still all four intervals of the worst class's robust error
+# hold zero. None of them reaches below -4 points, so a large gain is excluded.
+# The mended code keeps the averages within a point and lowers the
 # worst class's standard error a little: the report's finding without the decline. By the
 # report's text, which attacks whole batches and has predicted labels in its second term,
 # the worst class's standard error rises.
 #
 # The other reason is the **rule**. The report sets $\varepsilon_c = \varepsilon \,
-# e^{10 (\mathrm{err}(c) - \tau)}$ anew at each check: no memory, no bound, and no mean
+# e^{10 (\mathrm{err}_\mathrm{bndy}(c) - \tau)}$ anew at each check: no memory, no bound,
+# and no mean
 # error subtracted. The slider sets a class's boundary error for thirty epochs; after
 # that, it is zero. Another class always has 10 %.
 
@@ -441,8 +444,9 @@ pd.DataFrame({"Remargin − hot start": changes(RM, HOT),
 
 # %% [markdown]
 # The worst class's errors fall by about as much as with Reweight in notebook 02. On
-# average Remargin costs a little. Compared with the hot start alone this would stay
-# hidden, because the same epochs with equal weights lower the average. With the
+# average Remargin costs a little. Compared with the hot start alone, its cost in robust
+# error would stay hidden, because the same epochs with equal weights lower the average.
+# With the
 # constants of 2021 the worst class gains as well, less so under attack.
 #
 # **Who is the worst class now?** The class with the largest robust error, per seed:
@@ -463,7 +467,8 @@ pd.DataFrame(found).rename_axis("seed").T
 #
 # The authors' Remargin moves λ⁽ᵐ⁾ **and λ⁽ⁿ⁾**: it reweights the standard error and
 # remargins the boundary error. So its gain over the control does not show that margins
-# help. Compare it with Reweight, which has no margins, seed by seed:
+# help. Compare with Reweight, seed by seed. Remargin has margins in place of Reweight's
+# boundary weights. Both together differ from Reweight by the margins alone:
 
 # %%
 assert verdict(spread(RM, which="worst", minus=RW)) == "inconclusive"
@@ -534,7 +539,8 @@ axs[0].figure.legend(*axs[0].get_legend_handles_labels(), ncols=4,
 plots.show(axs[0])
 
 # %% [markdown]
-# **The answer.** At 8/255 we cannot tell both together from Reweight alone. At 16/255 both
+# **The answer.** At 8/255 the worst class's error does not tell both together from
+# Reweight alone, and their average error is slightly higher. At 16/255 both
 # together leave the worst class a lower error. The price is a higher standard error, on
 # average and of the worst class. So add margins if you expect stronger attacks than you
 # trained for; if clean images matter, Reweight alone is enough. The control is on the front
@@ -576,7 +582,8 @@ if FULL:
 # %% [markdown]
 # ## What was claimed, and what was found
 #
-# Differences in points, with 95 % intervals over five seeds.
+# Differences in points, with 95 % intervals over five seeds. The second column is the
+# report's own answer. The verdict is on the claim in the first column, as found here.
 
 # %%
 LOWER = "Remargin lowers the worst class's"

@@ -15,7 +15,7 @@
 # # 05 · Four scores of unfairness (CAU, CRU, LUF, EOU)
 #
 # **The finding.** A paper claims that adversarial training raises all four scores of unfairness. With three seeds, five of the fourteen differences
-# that it prints are clearly above zero: four concern robustness on CIFAR-10, and the fifth comes from models that are wrong on most of one class. The
+# that it prints have intervals above zero: four concern robustness on CIFAR-10, and the fifth comes from models that are wrong on most of one class. The
 # other nine are *inconclusive*: their intervals contain zero.
 
 # %% [markdown] tags=["badges"]
@@ -248,8 +248,8 @@ assert level.mean > 0.89
 online[online["figure"].str.startswith("CRU_s")]
 
 # %% [markdown]
-# On CIFAR-10 the claim holds at each budget. Trap 3 plays a part: the attack succeeds on about nine tenths of the standard model's images, which
-# leaves little range. On Adult the seeds differ too much for a verdict.
+# On CIFAR-10 the claim holds at each budget. **Trap 3, a small range may mean that nothing is left to be unfair about,** plays a part: the attack
+# succeeds on about nine tenths of the standard model's images, which leaves little range. On Adult the seeds differ too much for a verdict.
 #
 # ## 3 · CRU_eps: the distance to the nearest adversarial example
 #
@@ -323,7 +323,7 @@ def capped(cap=8):
 #
 # With a cap of 8 grey levels the two scores are close. With a cap of 32 the robust model's score is much the larger one. More images of the
 # robust model reach the cap, and a cap cuts the high bars first. A low cap therefore makes the *robust* model look fairer than it is. The
-# stored searches below go up to 64 grey levels on images and 128 units on Adult, and record how many examples reach the cap.
+# stored searches below go up to 0.064 (16 grey levels) on CIFAR-10 and 128 units on Adult, and record how many examples reach the cap.
 # </details>
 #
 # **Judged**, by bisection:
@@ -458,8 +458,9 @@ for design in ("unpaired", "paired"):
     assert minus("robust", design, "standard", design) == "lower"
 
 # %% [markdown]
-# Leaving out an example adds nothing measurable to the effect of another seed. On Fashion-MNIST the predictions of robust trainings change *less*
-# than those of standard ones, the reverse of the claim. On CIFAR-10 the difference is inconclusive.
+# On Fashion-MNIST, leaving out an example adds nothing measurable to the effect of another seed, and the predictions of robust trainings change
+# *less* than those of standard ones, the reverse of the claim. On CIFAR-10 no unpaired trainings are stored. There our row LUF_t compares trainings
+# with another seed and nothing left out, so it is a control. The difference is inconclusive.
 #
 # ### Exercise 1 · LUF three times
 #
@@ -579,8 +580,8 @@ ax.axvline(0, color="0.4", lw=1)
 plots.show(ax)
 
 # %% [markdown]
-# Every one of them lowers CAU; only FRL (`reweight-remargin-05`) lowers all four scores. A smaller range may come with a worse average, so read it
-# beside the averages of notebook 04.
+# Every one of them lowers CAU; only FRL (`reweight-remargin-05`) lowers all that is shown: CAU, CRU_eps, and CRU_s at both budgets. LUF was not
+# computed for these models, and EOU needs groups of people. A smaller range may come with a worse average, so read it beside the averages of notebook 04.
 #
 # ## 8 · Train it yourself
 #
@@ -610,7 +611,7 @@ claims = {
     "CRU_s at 0.01, cifar10": "Confirmed, also at 0.012 and 0.014.",
     "CRU_s at 10 units, adult": "Inconclusive: the seeds differ too much.",
     "CRU_eps (grey levels), cifar10": "Confirmed: it just clears zero.",
-    "LUF_t, cifar10": "Inconclusive: nearly all is retraining.",
+    "LUF_t, cifar10": "Inconclusive; here nothing is left out.",
     "EOU, race, label 1, adult": "Inconclusive. So are the other three."}
 table = pd.DataFrame({
     "paper": ["{:.3g} → {:.3g}".format(*PRINTED[label]) for label in claims],
@@ -626,5 +627,6 @@ print("More accurate under attack:", more_accurate_under_attack, "| came: cannot
 print("Same at all budgets:", less_fair_is_the_same_model_at_every_budget, "| came: no")
 
 # %% [markdown]
-# Each trap needed one control: the model itself as the target, the level beside the range, a case with a known answer, a larger cap,
-# another seed with nothing left out, groups without meaning. **Next:** 07_explore shows these scores for every stored model.
+# Each trap has its control: the model itself as the target, both denominators, the level beside the range, a case with a known answer and a
+# larger cap, fixed words, another seed with nothing left out, groups without meaning. **Next:** 07_explore shows CAU and CRU_s for every stored
+# model, CRU_eps and EOU where they were computed.

@@ -156,23 +156,12 @@ class Folder:
         self.path = path
         self.disk: Any = os  # the system calls; tests put a disk here that fails, lies or stops
         self.verified: set[str] = set()  # what this process wrote, or read whole
-        self._busy = False
+        self._pending: list[Any] = []  # the call that has had no answer yet
 
     def answer(self, call: Callable[[], T]) -> T:
         """What a call returns. TimeoutError where the disk is silent; the call may end later, and
         until then every other one is refused at once."""
-        def ending() -> T:
-            try:
-                return call()
-            finally:
-                self._busy = False
-
-        if not self.patience:
-            return call()
-        if self._busy:
-            raise TimeoutError(errno.ETIMEDOUT, f"no answer in {self.patience:g} s")
-        self._busy = True
-        return within(self.patience, ending)
+        return within(self.patience, call, pending=self._pending) if self.patience else call()
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file so that even after a power cut the old or the new one is complete."""

@@ -31,17 +31,17 @@ FAULTS = (OSError, RuntimeError, ValueError, KeyError, EOFError, HTTPException, 
 
 
 def dataset(name: str, read: Callable[[Path | None, str], Split], root: Root, limit: int | None,
-            seed: int, embedded: Callable[[str], Split] | None = None) -> Dataset:
+            seed: int | None, embedded: Callable[[str], Split] | None = None) -> Dataset:
     """The data set from `embedded(part)` where a small limit asks for it, else from
     `read(folder, part)`: "train" or "test", in the folder that the user names, if any."""
     folder = Path(root) if root else None
     most = contents(data.EMBEDDED / name)["training_images"] if embedded and not folder else 0
+    part: Callable[[str], Split] = partial(read, folder)
     if embedded and limit is not None and limit <= most:
-        test = embedded("test")
-        return Dataset(name, test.classes, test,
-                       lambda: embedded_halves(embedded("train"), limit, seed, most))
-    test = read(folder, "test")
-    return Dataset(name, test.classes, test, lambda: halves(read(folder, "train"), limit, seed))
+        # they lie as seed 0 orders the full set: no stored model was trained on a validation image
+        part, seed = embedded, seed or None
+    test = part("test")
+    return Dataset(name, test.classes, test, lambda: halves(part("train"), limit, seed))
 
 
 def stratified(y: Tensor, seed: int) -> Tensor:
@@ -56,13 +56,14 @@ def stratified(y: Tensor, seed: int) -> Tensor:
     return shuffled[share.argsort(stable=True)]
 
 
-def halves(pool: Split, limit: int | None, seed: int) -> tuple[Split, Split]:
-    """80 % to train on, 20 % to validate on; `limit` keeps the beginning of both."""
+def halves(pool: Split, limit: int | None, seed: int | None) -> tuple[Split, Split]:
+    """80 % to train on, 20 % to validate on, in a seeded order or, with None, as they lie; `limit`
+    keeps the beginning of both."""
     n = len(pool) if limit is None else limit
     if n > len(pool):
         raise CourseError(f"limit={n} is more than the {len(pool)} training examples that there "
                           "are. Leave it out, or ask for fewer.")
-    order = stratified(pool.y, seed)
+    order = torch.arange(len(pool.y)) if seed is None else stratified(pool.y, seed)
     cut, n_train = round(TRAIN_SHARE * len(order)), round(TRAIN_SHARE * n)
     return pool.take(order[:n_train]), pool.take(order[cut:][: n - n_train])
 
@@ -72,15 +73,6 @@ def contents(folder: Path) -> dict[str, Any]:
     many training images there are (none in a table)."""
     path = folder / "contents.json"
     return {"training_images": 0, "sha256": {}, **parse_json(read_bytes(path), path)}
-
-
-def embedded_halves(pool: Split, limit: int, seed: int, most: int) -> tuple[Split, Split]:
-    """The embedded images as two splits. With seed 0 they split as in the full set: no stored
-    model was trained on a validation image."""
-    if seed:
-        return halves(pool, limit, seed)
-    cut, n_train = round(TRAIN_SHARE * most), round(TRAIN_SHARE * limit)
-    return pool.take(slice(0, n_train)), pool.take(slice(cut, cut + limit - n_train))
 
 
 def checked(path: Path, sha256: str | None) -> bytes:

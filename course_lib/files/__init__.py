@@ -145,10 +145,15 @@ def sweep(folder: Path, pattern: str) -> None:
                 path.unlink()
 
 
-def within(seconds: float, call: Callable[[], T], heart: Callable[[], Any] = lambda: None) -> T:
+def within(seconds: float, call: Callable[[], T], heart: Callable[[], Any] = lambda: None,
+           pending: list[Future[Any]] | None = None) -> T:
     """What `call` returns, in a thread of its own. TimeoutError where it takes longer than that,
-    and longer than that since `heart` last gave another value. Such a thread is left behind."""
-    answers = [Future[T]()]
+    and longer than that since `heart` last gave another value. Such a thread is left behind, and
+    while it is in `pending`, other calls with that list are refused at once."""
+    answers: list[Future[T]] = [] if pending is None else pending
+    if answers and not answers[0].done():
+        raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
+    answers[:] = [Future()]
 
     def work() -> None:
         try:
