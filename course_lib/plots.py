@@ -71,13 +71,13 @@ def png(figure: Figure) -> bytes:
 
 
 def show(ax: Axes, alt: str = "") -> None:
-    """Show and close the figure of `ax`. Who cannot see it gets `alt`, or what `describe` says."""
+    """Show and close the figure of `ax`. Who cannot see it gets `alt`, its label, or `describe`."""
     from IPython import display
 
     figure: Any = ax.figure
     width, height = map(int, 100 * figure.get_size_inches())
     # Colab's IPython 7 has no Image(alt=...)
-    about = {"alt": alt or describe(figure), "width": width, "height": height}
+    about = {"alt": alt or figure.get_label() or describe(figure), "width": width, "height": height}
     display.display(display.Image(png(figure)), metadata={"image/png": about})
     plt.close(figure)
 

@@ -100,7 +100,7 @@ SCORE = ""  # @param {type:"string"}
 explorer = panel.explorer
 view = explorer.look(VIEW, MODEL, BESIDE, attack=ATTACK, eps=EPS, row=CLASS,
                      column=TAKEN_FOR, number=IMAGE, score=SCORE)
-plots.show(view.ax)
+plots.show(view)
 
 # %% [markdown]
 # The names are those that the panel offers. They mean seed 0; add another seed as in `exp1/pgd-at · seed 1`, and choose a live attack for it.
@@ -118,7 +118,7 @@ plots.show(view.ax)
 pair = ""  # @param ["", "Shirt as T-shirt", "Pullover as Coat", "Sandal as Sneaker"]
 
 # %%
-plots.show(explorer.look("budgets", "exp1/natural", "exp1/pgd-at", eps=16).ax)
+plots.show(explorer.look("budgets", "exp1/natural", "exp1/pgd-at", eps=16))
 
 # %%
 import pandas as pd
@@ -171,7 +171,7 @@ table.astype(object).fillna("–")
 wrong = curves["pgd-at"].confusion(16).fill_diagonal_(0)
 for alike in ([0, 2, 3, 4, 6], [5, 7, 9]):  # tops and dresses; shoes
     assert wrong[alike][:, alike].sum() > 0.9 * wrong[alike].sum()
-plots.show(explorer.look("confusion", "exp1/pgd-at", "exp1/natural", eps=16).ax)
+plots.show(explorer.look("confusion", "exp1/pgd-at", "exp1/natural", eps=16))
 
 # %% [markdown]
 # <details><summary>Discussion</summary>
@@ -190,7 +190,7 @@ from course_lib.diagnostics import from_uniform, targets
 
 uneven = [from_uniform(targets(c.confusion(8), own=False)) for c in curves.values()]
 assert uneven[0] < uneven[1]  # natural, PGD-AT
-plots.show(explorer.look("fairness", "exp1/natural", "exp1/pgd-at", eps=8).ax)
+plots.show(explorer.look("fairness", "exp1/natural", "exp1/pgd-at", eps=8))
 
 # %% [markdown]
 # <details><summary>Discussion</summary>
@@ -205,7 +205,7 @@ plots.show(explorer.look("fairness", "exp1/natural", "exp1/pgd-at", eps=8).ax)
 
 # %%
 score = "CRU_s, pgd20 at 8/255"
-plots.show(explorer.look("scores", "exp1/natural", "exp1/pgd-at", score=score).ax)
+plots.show(explorer.look("scores", "exp1/natural", "exp1/pgd-at", score=score))
 
 # %% [markdown]
 # <details><summary>Discussion</summary>

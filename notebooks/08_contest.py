@@ -245,8 +245,7 @@ print(w.round(3))
 # attacked images at 8/255, its control with TRADES at 12/255. Choose a method:
 
 # %% tags=["slider", "nbval-ignore-output"]
-stored = contest.stored()
-shown = [m for m in stored if contest.ENTRIES[m][1] in stored]
+shown = [m for m, (_, control, _) in contest.ENTRIES.items() if control]
 
 @interact(method=shown, kind={"standard": "nat", "robust": "rob"})
 def beside(method="ours", kind="rob"):

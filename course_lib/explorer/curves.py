@@ -176,7 +176,7 @@ def from_folder(folder: str | Path) -> dict[str, Source]:
         raise CourseError(f"There is no folder {str(folder)!r}. {ADVICE}")
     sources: dict[str, Source] = {}
     for place in (path.parent for path in sorted(base.rglob("manifest.json"))):
-        if place.resolve() != models_dir().resolve() and place.name != "curves":
+        if place.resolve() != models_dir().resolve() and place.name not in ("curves", "luf"):
             name = base.name if place == base else place.relative_to(base)
             sources |= stored(place, f"{name}: ")
     if not sources:

@@ -1,10 +1,10 @@
 """What the explorer shows, without widgets.
 
     from course_lib.explorer.views import Explorer
-    drawing = Explorer().look("errors", "exp1/natural", "exp1/pgd-at", eps=8)
-    plots.show(drawing.ax, alt=drawing.alt)
+    ax = Explorer().look("errors", "exp1/natural", "exp1/pgd-at", eps=8)
+    plots.show(ax, alt=ax.figure.get_label())
 
-A Choice says which models, attack and images; a Drawing is the figure and its text.
+A Choice says which models, attack and images; the label of the figure describes it in words.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -54,17 +54,6 @@ class Choice:
     def under(self, images: int) -> str:
         name = "PGD-20" if self.attack == STORED else self.attack
         return f"{name} at {self.eps}/255 on {images} test images"
-
-
-class Drawing(NamedTuple):
-    """A figure, and its description in words."""
-
-    figure: Figure
-    alt: str
-
-    @property
-    def ax(self) -> Axes:
-        return self.figure.axes[0]
 
 
 class Explorer:
@@ -127,7 +116,7 @@ class Explorer:
                 per_class=choice.per_class, batch=50, tick=lambda n: tick(n, total))
 
     def look(self, view: str, *models: str, row: str = "", column: str = "",
-             **words: Any) -> Drawing:
+             **words: Any) -> Axes:
         """Draw a view without widgets; `words` are those of a Choice. `row` and `column` are class
         names; without them the cell is the first model's most frequent mistake."""
         choice = Choice(view, tuple(m for m in models if m) or Choice.models, **words)
@@ -140,12 +129,13 @@ class Explorer:
                              column=pick(classes, column, "class") if column else j)
         return self.draw(choice)
 
-    def draw(self, choice: Choice) -> Drawing:
+    def draw(self, choice: Choice) -> Axes:
         if len({self.source(m).classes for m in choice.models}) > 1:
             raise CourseError(f"{' and '.join(choice.models)} have different classes: take others.")
         self.figure.clear()
         with matplotlib.rc_context(plots.STYLE):
-            return Drawing(self.figure, pick(VIEWS, choice.view, "view").draw(self, choice))
+            self.figure.set_label(pick(VIEWS, choice.view, "view").draw(self, choice))
+        return self.figure.axes[0]
 
     def axes(self, columns: int, width: float, height: float, *, rows: int = 1,
              **words: Any) -> list[Axes]:

@@ -144,7 +144,8 @@ class Panel(w.VBox):
                 self._offer_cells()
             if "score" in uses:
                 self._offer(self.part.score, self.explorer.scores(self.choice().models) or [""])
-            figure, alt = self.explorer.draw(self.choice())
+            figure: Any = self.explorer.draw(self.choice()).figure
+            alt = figure.get_label()
         except Exception:
             self.part.picture.value = ""
             raise

@@ -3,23 +3,12 @@
 Nothing here imports torch, so that --help answers at once.
 """
 
-import argparse
 import re
 import tomllib
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-
-def number(text: str) -> float:
-    """8/255 or 0.03"""
-    try:
-        return float(Fraction(text))
-    except (ValueError, ZeroDivisionError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number; write 8/255 or 0.0314") from None
-
-
-TYPES = {"int": int, "path": Path, "number": number}
+TYPES = {"int": int, "path": Path}
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 COMMANDS = TABLE["commands"]  # about, calls and options of each
 OPTIONS = {name: {**words, **({"type": TYPES[words["type"]]} if "type" in words else {})}

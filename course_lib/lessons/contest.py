@@ -4,7 +4,6 @@ class, heads of equal norms, and exercises on fronts, controls and FAAL's inner 
 import copy
 import tomllib
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ from torch import nn
 
 from course_lib import plots
 from course_lib.data import Split
-from course_lib.errors import CourseError
 from course_lib.evaluation import evaluate
 from course_lib.fairness import Report, Spread, undominated
 from course_lib.files import parse_json, read_bytes
 from course_lib.lessons.bat import THIN, answer, change
 from course_lib.lessons.lesson import Exercise, from_paper
 from course_lib.tables import spread, verdict
-from course_lib.zoo import columns, load_model, load_reports, manifest, models_dir, stored_models
+from course_lib.zoo import columns, load_model, load_reports, models_dir, stored_models
 
 # label: stored recipe, the label of its control ("" for a control), year of the method
 ENTRIES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -32,17 +30,12 @@ ATTACKS = {"standard": ("pgd20", "nat"), "PGD-20": ("pgd20", "rob"),
            "AutoAttack": ("autoattack", "rob")}  # the reports, and the error in them
 
 
-def stored() -> list[str]:
-    """The labels of the methods that are stored."""
-    models = manifest()
-    return [label for label, (name, *_) in ENTRIES.items() if name in models]
-
-
 def errors(kind: str, images: int | None = None) -> Any:
     """One row per method and seed: average and worst class's error in percent, standard or under an
     attack at 8/255, on the images that most methods share, or so many; methods without it are left
     out."""
-    labels, (attack, error) = {ENTRIES[label][0]: label for label in stored()}, ATTACKS[kind]
+    labels = {name: label for label, (name, *_) in ENTRIES.items()}
+    attack, error = ATTACKS[kind]
     models = {(m.name, m.seed): m.reports for m in stored_models(None, *labels)}
     same = next(iter(columns(models, attack, 8 / 255, images)), {})
     of_model = {model: getattr(report, error) for model, report in same.items()}
@@ -79,8 +72,7 @@ def leaderboard() -> Any:
     minutes = parse_json(read_bytes(path := models_dir() / MINUTES), path)
     shown = {kind: dict(iter(errors(kind).groupby("method"))) for kind in ATTACKS}
     rows: dict[str, dict[str, Any]] = {}
-    for label in (m for m in ENTRIES if m in shown["PGD-20"]):
-        name, _, year = ENTRIES[label]
+    for label, (name, _, year) in ENTRIES.items():
         worst = [r.worst_class for r in load_reports(name)]
         rows[label] = {"year": year or "", "seeds": len(worst), "CPU-min": round(minutes[label], 1)}
         for kind, table in ((k, tables[label]) for k, tables in shown.items() if label in tables):
@@ -99,7 +91,7 @@ def differences() -> dict[str, tuple[Spread, Spread, float]]:
     chance, infinite where nothing is lost."""
     found = {}
     for label, (name, control, _) in ENTRIES.items():
-        with suppress(CourseError, KeyError):  # no control, or not both are stored
+        if control:
             worst, mean = (spread(name, "rob", which, minus=ENTRIES[control][0])
                            for which in ("worst", "mean"))
             gained = worst.mean < 0 and verdict(worst) in ("lower", "one seed")
@@ -177,9 +169,9 @@ def with_equal_norms(model: nn.Module, scale: float = 1.0) -> nn.Module:
 def heads(test: Split, validation: Split) -> Any:
     """Each method's errors under PGD-20, as trained and with `with_equal_norms`: average / worst
     class. The scale is the one of four with the lowest worst error on the validation images."""
-    rows, scales, models = dict[str, Any](), (0.75, 1.0, 1.5, 2.0), manifest()
-    for label in (m for m in stored() if "weights" in models[ENTRIES[m][0]]["0"]):
-        model = load_model(ENTRIES[label][0])
+    rows, scales = dict[str, Any](), (0.75, 1.0, 1.5, 2.0)
+    for label, (name, *_) in ENTRIES.items():
+        model = load_model(name)
         tried = {s: evaluate(with_equal_norms(model, s), validation, progress=False).rob.worst
                  for s in scales}
         best = min(tried, key=lambda s: (tried[s], abs(s - 1)))

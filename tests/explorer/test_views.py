@@ -36,7 +36,7 @@ def explorer():
 
 
 def heights(drawing):
-    return sorted(bar.get_height() for bar in drawing.ax.patches)
+    return sorted(bar.get_height() for bar in drawing.patches)
 
 
 def test_every_headline_model_has_a_current_curve():
@@ -114,7 +114,8 @@ def test_a_stored_curve_comes_back_and_a_stale_or_damaged_one_is_refused(tmp_pat
 def test_a_cell_shows_its_own_images_page_by_page(explorer, monkeypatch):
     """Those of the class in the row that are taken for the class in the column."""
     drawn = counted(monkeypatch, plots, "images", lambda x, *_, **words: (x, words))
-    alt = explorer.look("cell", "exp1/pgd-at", row="Shirt", column="Coat", number=14).alt
+    ax = explorer.look("cell", "exp1/pgd-at", row="Shirt", column="Coat", number=14)
+    alt = ax.figure.get_label()
     places = load_curve("exp1/pgd-at", FASHION).cell(8, 6, 4)
     ((x, words),) = drawn
     assert torch.equal(x, FASHION.images(places[12:24])) and words["framed"] == [
@@ -127,8 +128,8 @@ def test_a_view_draws_and_says_what_it_shows(explorer, view):
     for models in (PAIR, ("exp3/remargin-05",)):
         drawing = explorer.look(view, *models, eps=4)
         assert len(plots.png(drawing.figure)) > 8_000
-        assert models[0] in drawing.alt or view == "cell"
-        assert "4/255" in drawing.alt or view == "scores"
+        assert models[0] in drawing.figure.get_label() or view == "cell"
+        assert "4/255" in drawing.figure.get_label() or view == "scores"
 
 
 @pytest.mark.parametrize("seeds", [False, True])
@@ -139,12 +140,13 @@ def test_errors_are_those_of_the_stored_reports(explorer, seeds):
     means = [np.mean([getattr(r, k).by_class for r in of_model], axis=0)
              for of_model in reports for k in ("nat", "rob")]
     assert heights(one) == pytest.approx(sorted(100 * np.concatenate(means)), abs=0.3)
-    clean = next(c for c in one.ax.containers if str(c.get_label()).endswith("clean"))
+    clean = next(c for c in one.containers if str(c.get_label()).endswith("clean"))
     assert sum(bar.get_height() for bar in clean) == pytest.approx(100 * sum(means[0]), 0.01)
-    averages = [line.get_ydata()[0] for line in one.ax.lines if line.get_linestyle() == "--"]
+    averages = [line.get_ydata()[0] for line in one.lines if line.get_linestyle() == "--"]
     assert averages == pytest.approx([100 * rob.mean() for rob in means[1::2]], abs=0.3)
-    assert f"{averages[0]:.1f} %" in one.alt and "worst class Shirt" in one.alt
-    assert ("5 seeds" in one.alt) == seeds
+    text = one.figure.get_label()
+    assert f"{averages[0]:.1f} %" in text and "worst class Shirt" in text
+    assert ("5 seeds" in text) == seeds
     two = explorer.look("errors", "exp1/natural", eps=0)
     assert two.figure is one.figure and len(two.figure.axes) == 1
     assert plt.get_fignums() == [], "nothing that a notebook would show by itself"
@@ -157,17 +159,18 @@ def test_source_and_target_are_the_diagnoses(explorer):
     steps = diagnostics.class_means(*diagnostics.steps_to_wrong(model.model, part, SLOW), 10)
     for ax, values in zip(drawing.figure.axes, (steps, 100 * target), strict=True):
         assert [bar.get_height() for bar in ax.patches] == pytest.approx(values.tolist())
-    assert f"; {diagnostics.from_uniform(target):.0%} of them would have to move" in drawing.alt
+    moved = f"; {diagnostics.from_uniform(target):.0%} of them would have to move"
+    assert moved in drawing.figure.get_label()
 
 
 def test_the_path_of_an_image_says_where_it_crosses(explorer):
     drawing = explorer.look("image", "exp1/natural", eps=16)
     (shade,) = drawing.figure.axes[2].patches
     step = shade.get_x() + 0.5
-    assert f"first wrong at step {step:.0f}" in drawing.alt and 0 < step <= 20
+    assert f"first wrong at step {step:.0f}" in drawing.figure.get_label() and 0 < step <= 20
     chosen = explorer.look("image", "exp1/natural", eps=16, row="Bag", column="Shirt", number=2)
     places = explorer.source("exp1/natural").curve.cell(16, 8, 6)
-    assert f"Test image {places[1]}, Bag" in chosen.alt
+    assert f"Test image {places[1]}, Bag" in chosen.figure.get_label()
 
 
 NONE = {"eps": 0, "row": "Trouser", "column": "Bag"}
@@ -215,8 +218,8 @@ def test_stored_scores_are_split_into_their_parts(tmp_path, explorer):
             ("EOU, gender", ": 30 and 10 between", [10, 40, 50, 60]),
             ("CRU_eps, bisection", "at most 128. mine/people: 5 between", [2.5, 7.5])):
         drawing = x.look("scores", "mine/people", score=score)
-        assert says in drawing.alt and heights(drawing) == pytest.approx(bars)
-    alt = explorer.look("scores", *PAIR, score="CRU_s, pgd20 at 16/255").alt
+        assert says in drawing.figure.get_label() and heights(drawing) == pytest.approx(bars)
+    alt = explorer.look("scores", *PAIR, score="CRU_s, pgd20 at 16/255").figure.get_label()
     assert all(f"{n}: {100 * cru_s(load_report(n, eps=16 / 255)):.4g} between" in alt for n in PAIR)
     for view, other, score, message in (("scores", "mine/none", "", "no stored score in common"),
                                         ("scores", "", "LUF", "Unknown score 'LUF'"),
@@ -237,7 +240,7 @@ def test_finished_models_of_ones_own_and_what_is_none(tmp_path):
     x.models |= from_folder(tmp_path)
     choice = Choice("errors", (label, "exp1/natural"), "pgd10", per_class=2)
     x.attack(choice)
-    assert "20 test images" in x.draw(choice).alt
+    assert "20 test images" in x.draw(choice).figure.get_label()
     x.models |= from_folder(tmp_path)
     with pytest.raises(CourseError, match="Attack now"):
         x.draw(choice)  # the folder was read again: a newer model has no results yet
