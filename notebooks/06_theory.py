@@ -421,7 +421,7 @@ plots.show(ax, "Shirt is above 50 % before Reweight, below after it; cat is abov
 # *AT* attacks half of each batch; *control* is the TRADES model that Reweight starts from, trained equally long with equal weights. In both, Shirt is
 # on CFA's side of the line, where a smaller margin would help; cat is far on that side. Reweight brings Shirt to FRL's side. So the rule is: first
 # reweight, then enlarge margins. Section 12 tests the second half: adding margins to Reweight lowers Shirt's error. Section 6 of notebook 08 tests
-# the first half: margins alone, from a start where Shirt is mostly wrong.
+# the first half, and it fails: also where Shirt is mostly wrong in training, a larger margin helps it and a smaller one hurts it.
 #
 # ## 9 · Cross-entropy goes elsewhere
 #
