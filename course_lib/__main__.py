@@ -59,8 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(in_shell_words(f"{e}\n", command))
         return 1
     except KeyboardInterrupt:
+        goes_on = "out" in options and not options.get("fresh")
         sys.stderr.write("Interrupted." + " What was saved last is kept; the same command goes on "
-                         "from there." * ("out" in options) + "\n")
+                         "from there." * goes_on + "\n")
         return 130
     sys.stdout.write(text + "\n")
     return int(command == "doctor" and any(row["state"] == "bad" for row in rows))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.attacks import PGD, project
-from course_lib.errors import CourseError, integer, pick, resolve
+from course_lib.errors import CourseError, integer, pick, resolve, several
 from course_lib.inference import check_images, frozen
 
 STANDARD = ("apgd-ce", "apgd-t", "fab-t", "square")
@@ -40,7 +40,7 @@ class AutoAttack:
     batch: int = 250
 
     def __post_init__(self) -> None:
-        PGD(eps=self.eps)  # checks the budget
+        vars(self).update(eps=PGD(eps=self.eps).eps, attacks=tuple(several(self.attacks)))
         integer(self.batch, "batch", 1)
         for name in self.attacks:
             pick(CLASSES, name, "attack of AutoAttack's")

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from course_lib.errors import UNFIT, CourseError, resolve
+from course_lib.errors import UNFIT, CourseError, resolve, several
 
 Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
 
@@ -98,8 +98,9 @@ class Report:
 
     def plot(self, ax: Any = None, **words: Any) -> Any:
         """Standard and robust errors per class as bars, with the options of plots.class_bars."""
-        pair = {"standard error": self, "robust error": self}
-        return resolve("course_lib.plots:class_bars")(pair, ax, **{"kind": ("nat", "rob")} | words)
+        plots, kinds = resolve("course_lib.plots:"), several(words.pop("kind", ("nat", "rob")))
+        rows = {plots.KINDS.get(kind, kind): self for kind in kinds}
+        return plots.class_bars(rows, ax, kind=kinds, **words)
 
     def __repr__(self) -> str:
         return repr(self.frame())

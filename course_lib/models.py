@@ -167,7 +167,7 @@ def build(name: str, *, seed: int = 0, **shape: Any) -> nn.Module:
     61706
     """
     make = pick(MODELS, name, "model")
-    resolve("course_lib.judge.kinds:check_shape")(name, make, shape)
+    shape = resolve("course_lib.judge.kinds:check_shape")(name, make, shape)
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(integer(seed, "seed", 0))  # no GPU's
         model = make(**shape)

@@ -111,8 +111,8 @@ def _validation(recipe: Recipe, val: Split) -> Callable[[nn.Module, Step], Repor
     wants, averaging = recipe.method.wants_report, recipe.optim.averaging
     if not ((wants and recipe.method.update_every is not None) or (averaging and averaging.accept)):
         return None
-    part = val.take(slice(0, recipe.validation_images))
-    return lambda model, at: evaluate(model, part, recipe.validation, name="validation",
+    part, attack = val.take(slice(0, recipe.validation_images)), recipe.validation
+    return lambda model, at: evaluate(model, part, attack, name="validation",
                                       progress=False, flips=wants == "flips")
 
 

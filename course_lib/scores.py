@@ -84,6 +84,7 @@ def least_eps(model: nn.Module, x: Tensor, y: Tensor, *, attack: PGD | None = No
     while len(on := torch.nonzero((s.high == torch.inf) & (s.low < cap)).flatten()):
         s.attempt(on, e[on])
         e = (2 * e).clamp(max=cap)
+    tolerance = max(tolerance, cap * torch.finfo(s.low.dtype).eps)  # numbers lie no closer
     while len(on := torch.nonzero((s.high < torch.inf) & (s.high - s.low > tolerance)).flatten()):
         s.attempt(on, (s.low[on] + s.high[on]) / 2)
     return s.result()

@@ -63,6 +63,7 @@ class Optim:
 
     def __post_init__(self) -> None:
         resolve("course_lib.judge.kinds:check_fields")(self)
+        vars(self).update({k: v.item() for k, v in vars(self).items() if hasattr(v, "item")})
         if self.nesterov and not (self.name == "sgd" and self.momentum):
             raise CourseError(f"Nesterov needs sgd with a momentum, not {self.name} with "
                               f"{self.momentum}.")
@@ -75,14 +76,9 @@ class Optim:
 
     def rate(self, epoch: int) -> float:
         """The learning rate in an epoch, which are counted from 0."""
-        lr = self.lr * next((f for e, f in reversed(self.drops) if epoch >= e), 1.0)
+        lr = float(self.lr * max((d for d in self.drops if d[0] <= epoch), default=(0, 1.0))[1])
         # lr (1 + cos(pi t / T)) / 2
         return lr * (1 + math.cos(math.pi * min(epoch / self.cosine, 1))) / 2 if self.cosine else lr
-
-
-def divided(by: float, every: int, epochs: int) -> tuple[tuple[int, float], ...]:
-    """The report's schedule as `drops`: the rate is divided by `by` every `every` epochs."""
-    return tuple((e, by ** -(e // every)) for e in range(every, epochs, every))
 
 
 @dataclass
@@ -197,9 +193,11 @@ class _Training:
             self.reports.append({"batch": self.batch, **report.to_json()})
         return report
 
+    @torch.random.fork_rng([])  # from which dropout draws
     def gradients(self, x: Tensor, y: Tensor, share: float) -> tuple[float, dict[str, Tensor]]:
         """The loss and its statistics; the gradients are in the parameters. After a failure the
         model's running averages are as before."""
+        torch.manual_seed(self.generator("network" + self.group.suffix, self.batch).initial_seed())
         before = [b.clone() for b in self.model.buffers()]
         try:
             with resolve("course_lib.machine:seen_before")(self.batch > 0):

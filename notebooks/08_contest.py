@@ -269,9 +269,8 @@ plots.show(contest.bargains())
 # FRL, FAAL and DAFA gain eight to ten points in the worst class for each point of average
 # that they lose, WAT twelve, our recipe twelve and CFOL thirteen. BAT gains one, CFA two.
 # FAT's worst class gets worse, and GAIRAT's gain cannot be told from chance (both: none). Nor
-# can that of **averaging alone**, of PGD-AT or TRADES, over three trainings. A likely reason:
-# 35 epochs end with a
-# small rate, when the weights hardly move any more.
+# can that of **averaging alone** in any of four methods, over three trainings each. A likely
+# reason: 35 epochs end with a small rate, when the weights hardly move any more.
 #
 # ### Steered by what?
 #
@@ -343,9 +342,9 @@ def drawn(first="FRL both", second="ours"):
     plots.show(ax)
 
 # %% [markdown]
-# With 200 images per class and one training, averaged FRL's worst class has an interval from
-# 39.0 to 49.5 %. Five trainings narrow it: FRL's (both) reaches from 41.7 to 47.0 %, our recipe's
-# from 38.7 to 43.3 %. The two overlap, and yet the difference, paired by seed, is 4.2 points
+# With 200 images per class and the first training alone, averaged FRL's worst class has an
+# interval from 39.0 to 49.5 %. Five trainings narrow it: FRL's (both) reaches from 41.7 to
+# 47.0 %, our recipe's from 38.7 to 43.3 %. The two overlap, and yet the difference, paired by seed, is 4.2 points
 # with an interval from 3.1 to 5.3: both models meet the same images from the same start, and
 # what is hard for one is hard for the other. The average of the draws lies above the
 # observed figure, because a maximum of noisy errors is biased upwards.

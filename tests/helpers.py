@@ -42,8 +42,7 @@ class Linear(nn.Module):
 
 
 class Small(nn.Module):
-    """A network with all that an attack or a training could disturb: batch norm, dropout, several
-    modes."""
+    """A network with all that an attack or a training could disturb: norms, dropout, modes."""
 
     def __init__(self, classes: int = 3, seed: int = 0, dropout: float = 0.0) -> None:
         super().__init__()
@@ -164,8 +163,7 @@ def belongings(model: nn.Module) -> dict[str, Any]:
 
 @contextmanager
 def left_alone(model: nn.Module) -> Iterator[None]:
-    """Fails when the model or the global random states differ afterwards, also when an exception
-    passes."""
+    """Fails when the model or the global random states differ afterwards, also after an error."""
     before = belongings(model)
     try:
         yield
@@ -201,8 +199,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, room: Any, name: str, noted: Callab
 
 
 def with_tiny_recipes(patch: pytest.MonkeyPatch) -> None:
-    """Recipes that train in a blink: tiny/first, and tiny/second, which starts from its weights and
-    keeps none."""
+    """Recipes that train in a blink: tiny/first, and tiny/second, which starts from its weights."""
     first = Recipe(
         "tiny", METHODS["natural"](), Optim(batch=8), 2, "tiny", seeds=2,
         validation=PGD(0.05, 0.05, 1), examination=(("pgd10", 2 / 255),)

@@ -105,8 +105,7 @@ def fold(path, extra, stop):
 
 
 def unsteady(steps, objective):
-    """An attack so noisy that examples fall, recover and fall again; some fall at once, some
-    never."""
+    """An attack so noisy that examples fall, recover and fall again; some at once, some never."""
     model = Small().double().eval()
     x = images(60, dtype=torch.float64, seed=5)
     y = torch.where(torch.arange(60) % 7 == 0, (predict(model, x) + 1) % 3, predict(model, x))

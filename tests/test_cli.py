@@ -20,8 +20,7 @@ from tests.helpers import drop_weights, network_of, record, report, tiny_dataset
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch, tmp_path):
-    """Tiny recipes, one of them stored for two seeds (untrained), and a working folder of its
-    own."""
+    """Tiny recipes, one of them stored for two seeds (untrained), and a working folder."""
     with_tiny_recipes(monkeypatch)
     monkeypatch.setenv("COURSE_MODELS", str(tmp_path / "models"))
     monkeypatch.chdir(tmp_path)

@@ -115,8 +115,7 @@ def test_the_layout_in_memory_changes_nothing_but_itself(monkeypatch):
 
 
 def test_an_attack_in_bfloat16_is_judged_where_it_ends():
-    """The first iterate that is wrong in bfloat16 is often right in float32: it would let images
-    off."""
+    """The first iterate that is wrong in bfloat16 is often right in float32."""
     model, attack = load_model("cifar10/pgd-at"), PGD(steps=10, bf16=True)
     test = load("cifar10", limit=1000).test.per_class(20)
     right = predict(model, test.images(), test.y) == test.y

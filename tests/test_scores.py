@@ -120,7 +120,7 @@ def search(**words):
     (lambda: d.confusion(torch.tensor([0, 1]), torch.tensor([0]), 2), "2 labels and 1 pred"),
     (lambda: d.confusion(torch.tensor([0]), torch.tensor([2]), 2), "lie in 0 to 1"),
     (lambda: d.kept(torch.tensor([[1, 0], [0, 0]])), "A class has no image"),
-    (lambda: d.steps_to_wrong(Threshold(), split(0)), "The split is empty"),
+    (lambda: d.steps_to_wrong(Threshold(), split(0), PGD()), "The split is empty"),
     *[(lambda n=n: d.constraint(torch.ones(n), torch.ones(2 * (n > 0))), f"given: {n} and")
       for n in (0, 3)]])
 def test_bad_input_gets_a_sentence(call, says):
@@ -207,13 +207,16 @@ def test_steps_on_a_linear_model():
 
 
 def test_distance_to_the_boundary_of_a_linear_model():
-    """|m| / ||w_y - w_j||_1 for the nearest rival j, negative where wrong; moving by it reaches the
-    boundary. A model ten times as confident is equally far, and without a margin it is zero."""
+    """|m_j| / ||w_y - w_j||_1 for the nearest rival j, which need not be the runner-up; negative
+    where wrong; moving by it reaches the boundary. A model ten times as confident is equally far,
+    and without a margin it is zero."""
     model, x, y = Linear(classes=3, seed=2), images(40, (1, 2, 2), dtype=torch.float64), labels(40)
     with left_alone(model):
         distance = d.boundary_distance(model, x, y)
-    f = model(x).detach()
-    j = f.scatter(1, y[:, None], -torch.inf).argmax(1)
+    f, rows = model(x).detach(), model.weight.detach()
+    each = (f.gather(1, y[:, None]) - f) / (rows[y][:, None] - rows).abs().sum(2)
+    j = each.scatter(1, y[:, None], torch.inf).argmin(1)
+    assert (j != f.scatter(1, y[:, None], -torch.inf).argmax(1)).any()
     w, b = ((v[y] - v[j]).detach() for v in (model.weight, model.bias))
     torch.testing.assert_close(distance, ((x.flatten(1) * w).sum(1) + b) / w.abs().sum(1))
     assert bool((distance < 0).any()) and bool((distance > 0).any())

@@ -11,9 +11,10 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course_lib import PGD, CourseError, evaluate
+from course_lib.experiments.exp1 import divided
 from course_lib.fairness import Errors, Report
 from course_lib.methods import METHODS
-from course_lib.training import OPTIMISERS, Averaging, Optim, divided, fit
+from course_lib.training import OPTIMISERS, Averaging, Optim, fit
 from tests import helpers
 from tests.helpers import THREE, Remembering, Small, left_alone, report, same_weights, split
 

@@ -54,7 +54,8 @@ def build(out: Path) -> Path:
 
 def main() -> None:
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else BUILD / "wheel"
-    shutil.rmtree(out, ignore_errors=True)
+    for old in out.glob("course_lib-*.whl"):
+        old.unlink()
     wheel = build(out)
     bundle = Path(shutil.copy(wheel, out.parent / "course.zip"))  # a wheel is a zip
     for file in (wheel, bundle):

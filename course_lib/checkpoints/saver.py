@@ -62,13 +62,15 @@ class Saver:
         call leaves its model as the newest checkpoint has it: with that, a call began as it says.
         """
         given, mine, word = self.store, identity(self.t), "the initial weights"
-        for self.store in [given.fresh()] if fresh else [*given.siblings(), given]:
+        used = (s for s in given.siblings() if not fresh and s.latest())  # others are nobody's yet
+        for self.store in [given.fresh()] if fresh else [*used, given]:
             try:
                 return self.claim(mine)
             except OtherRun as e:
                 refused = e
             newest = self.store.latest()
-            if newest and weights(newest[1].get("model", {})) == mine[word]:
+            if newest and mine[word] in [weights(newest[1].get(kind, {}))
+                                         for kind in ("model", "average")]:
                 with suppress(OtherRun):
                     return self.claim(mine | {word: newest[1].get("began")})
         raise refused

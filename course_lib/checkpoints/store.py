@@ -47,7 +47,7 @@ class Store:
         self.folders = [self.folder, self.mirror] if self.mirror else [self.folder]
         self._lock: Any = None  # a filelock.FileLock
         self._about: dict[str, Any] = {}  # the identity and environment of the run, from `open`
-        self._newest: Checkpoint | None = None  # which `open` has read
+        self._newest: list[Checkpoint | None] = []  # what `open` has read, until it is asked for
         self._last: tuple[str, bytes] | None = None  # the last save, until it is in each folder
         self._failed: list[str] = []  # why that is not in each folder
         self._warned: set[str] = set()
@@ -56,8 +56,8 @@ class Store:
         """Check that this run may continue from the checkpoints here, and become the only writer.
         CourseError lists how `identity` differs from the stored one, or names another writer; a
         different `environment` is only a warning."""
-        self._about, self._newest = {}, self._read_newest()
-        then = self._newest[1] if self._newest else {}
+        self._about, self._newest = {}, [newest := self._read_newest()]
+        then = newest[1] if newest else {}
         if then and (changed := _differences(then["identity"], identity)):
             raise OtherRun(
                 f"The store in {self.dir} was made by another run: {changed}. Restore these "
@@ -84,10 +84,10 @@ class Store:
 
     def latest(self) -> tuple[int, dict[str, Any]] | None:
         """(step, state) of the newest checkpoint that verifies, or None; warns of the others."""
-        newest, self._newest = self._newest or self._read_newest(), None
+        (newest,), self._newest = self._newest or [self._read_newest()], []
         return newest and (newest[0], newest[2])
 
-    def _read_newest(self) -> Checkpoint | None:
+    def _read_newest(self, again: bool = True) -> Checkpoint | None:
         candidates = []
         for folder in self.folders:
             try:
@@ -100,14 +100,14 @@ class Store:
             try:
                 return unpack(folder.answer(partial(folder.read, name)), step)
             except (Damaged, OSError) as error:
-                if not os.path.lexists(folder.path / name):  # a writer that has newer ones
-                    return self._read_newest()
+                if again and isinstance(error, FileNotFoundError):  # a writer that has newer ones
+                    return self._read_newest(again=False)
                 self._warn(f"{folder.path / name} is skipped: {error}.")
         return None
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save `state`, so that it survives whatever comes after this call; SaveError if not."""
-        self._failed, self._newest = ["NaN or infinite weights"] * len(self.folders), None
+        self._failed, self._newest = ["NaN or infinite weights"] * len(self.folders), []
         self._last = pack(step, self._about, state)
         self._failed = [self._put(folder) for folder in self.folders]
         self._last = self._last if any(self._failed) else None

@@ -1,6 +1,6 @@
 """What people have, as images, labels and class names: the work behind `Split.of`."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from operator import length_hint
 from typing import Any
 
@@ -29,14 +29,15 @@ def examples(given: Any, y: Any, classes: Any) -> tuple[Tensor, Tensor, tuple[st
         given, y = given if pair and not isinstance(given[0], tuple) else collected(given)
     x, y = in_order(numbers(given)), numbers(y)
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    if y.is_complex() or not y.numel() or not ((y == y.long()) & (y >= 0) & (y < MOST)).all():
+    if y.is_complex() or not y.numel() or not (
+            (y == y.long()) & (y >= 0) & (y.long() < MOST)).all():  # 10,000 is no byte
         raise CourseError("Labels must number the classes from 0, one for each image; these are "
                           f"{tuple(y.shape)}, first {y.flatten()[:5].tolist()}. For others take "
                           "np.unique(y, return_inverse=True)[1].")
     if classes is None:
         named = isinstance(known, list | tuple) and len(known) > y.max()
         classes = known if named else range(int(y.max()) + 1)
-    if (isinstance(classes, str | Set) or not hasattr(classes, "__len__")
+    if (isinstance(classes, str | Set | Mapping) or not hasattr(classes, "__len__")
             or not getattr(classes, "ndim", 1)):
         raise CourseError(f"classes is {classes!r:.100}; give a list with the name of each class.")
     return x, y.long(), tuple(map(str, classes))

@@ -27,7 +27,7 @@ PUBLISHED = parse_json(read_bytes(path := Path(__file__).with_name("published.js
 LARGEST = 64 << 20  # bytes; no published file that we unpack is larger
 SILENCE = 120.0  # seconds in which a download must make a file grow
 FAULTS = (OSError, RuntimeError, ValueError, KeyError, EOFError, HTTPException, tarfile.TarError,
-          pickle.UnpicklingError)
+          pickle.UnpicklingError, zlib.error)
 
 
 def dataset(name: str, read: Callable[[Path | None, str], Split], root: Root, limit: int | None,
@@ -106,7 +106,7 @@ def opened(kind: str, folder: Path | None, files: str, more: str = "", **words: 
                 raise
         with locked(place):  # one process downloads; the others wait and read its files
             return within(SILENCE, partial(make, download=True),
-                          lambda: sum(path.stat().st_size for path in place.rglob("*")))
+                          lambda: sum(path.lstat().st_size for path in place.rglob("*")))
     except FAULTS as e:
         why = " ".join(str(e).split()) or type(e).__name__
         tried, other = (("nothing is downloaded into a folder that you name", "name no folder")

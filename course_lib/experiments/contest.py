@@ -14,13 +14,14 @@ import torch
 
 from course_lib.attacks import PGD
 from course_lib.experiments import exp2, exp3, exp4
+from course_lib.experiments.exp1 import divided
 from course_lib.experiments.exp4 import EPOCHS, TRIAL_EPOCHS, equal
 from course_lib.fairness import Errors, Report
 from course_lib.methods import METHODS, Method, Step
 from course_lib.methods.base import State
 from course_lib.methods.frl import FRL
 from course_lib.recipes import EXAMINATION, Recipe
-from course_lib.training import Averaging, Optim, divided
+from course_lib.training import Averaging, Optim
 
 # Two constants of each method, most often its budget in 255ths and one of its own. CFOL's eta is in
 # units of the authors'. Our own recipe is CFOL from the hot start, averaged; margins were tried.

@@ -3,7 +3,13 @@
 from course_lib.attacks import PGD
 from course_lib.methods import METHODS
 from course_lib.recipes import Recipe
-from course_lib.training import Optim, divided
+from course_lib.training import Optim
+
+
+def divided(by: float, every: int, epochs: int) -> tuple[tuple[int, float], ...]:
+    """The report's schedule as `drops`: the rate is divided by `by` every `every` epochs."""
+    return tuple((e, by ** -(e // every)) for e in range(every, epochs, every))
+
 
 THIRDS = divided(3, every=4, epochs=15)
 REPORT, OURS = Optim("adam", 1e-3, 100, THIRDS), Optim("adam", 1e-3, 128, THIRDS)

@@ -10,9 +10,10 @@ from typing import Any
 
 from course_lib.attacks import PGD
 from course_lib.experiments import exp1
+from course_lib.experiments.exp1 import divided
 from course_lib.methods import METHODS, Method
 from course_lib.recipes import Recipe
-from course_lib.training import Optim, divided
+from course_lib.training import Optim
 
 EPS, BETA = 12, 1.5  # the budget in 255ths, and TRADES' weight
 HOT_EPOCHS, FRL_EPOCHS = 15, 20  # together 35, as in the report

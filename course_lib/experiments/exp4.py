@@ -7,11 +7,12 @@ data (seed 0) before any test report was made.
 
 from typing import Any
 
+from course_lib.experiments.exp1 import divided
 from course_lib.experiments.exp2 import FRL_EPOCHS, HOT_EPOCHS, attack, trades_attack, trial
 from course_lib.methods import METHODS, Method
 from course_lib.methods.bat import BAT
 from course_lib.recipes import Recipe
-from course_lib.training import Optim, divided
+from course_lib.training import Optim
 
 EPOCHS, TRIAL_EPOCHS = HOT_EPOCHS + FRL_EPOCHS, 15
 # tried for each method: the budget in 255ths, and BAT's alpha

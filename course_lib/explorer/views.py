@@ -25,6 +25,7 @@ from course_lib.attacks import ATTACKS, PGD
 from course_lib.errors import CourseError, pick, several
 from course_lib.explorer.curves import Curve, Source, compute_curve, images_of, in_hand, stored
 from course_lib.fairness import Report
+from course_lib.inference import frozen
 from course_lib.scores import class_means, success
 
 STORED = "stored"  # PGD-20 on every test image, whose predictions are stored beside the models
@@ -243,7 +244,7 @@ def image(x: Explorer, choice: Choice) -> str:
         at = next(model.parameters(), clean).device
         walk = list(attack.path(model, clean.to(at), part.y.to(at)))
         steps, right = torch.cat([z for z, _ in walk]).cpu(), [bool(ok) for _, ok in walk]
-        with torch.no_grad():
+        with torch.no_grad(), frozen(model):
             p = model(torch.cat([clean, steps]).to(at)).softmax(1).cpu()
         rival = int(p[-1].index_fill(0, part.y, 0).argmax())
         plots.adversarial(clean[0], steps[-1], pictures)

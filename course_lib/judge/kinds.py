@@ -80,8 +80,8 @@ def within(value: float, limit: str) -> bool:
     return BELOW[first](float(low), value) and BELOW[second](value, float(high))
 
 
-def check_shape(name: str, make: Any, shape: Mapping[str, Any]) -> None:
-    """An error for a shape with which the network `name` cannot be built."""
+def check_shape(name: str, make: Any, shape: Mapping[str, Any]) -> dict[str, Any]:
+    """The shape in Python's numbers; an error if the network `name` cannot be built with it."""
     takes = inspect.signature(make)
     try:
         takes.bind(**shape)
@@ -91,6 +91,7 @@ def check_shape(name: str, make: Any, shape: Mapping[str, Any]) -> None:
     for word, value in shape.items():
         if word in takes.parameters and type(takes.parameters[word].default) is int:
             integer(value, f"{word} of {name}", 2 if word == "classes" else 1)
+    return {word: v.item() if hasattr(v, "item") else v for word, v in shape.items()}
 
 
 def check_training(model: Any, method: Any, optim: Any, store: Any, validate: Any) -> None:

@@ -51,8 +51,9 @@ def shown(command: str, rows: Any, options: dict[str, Any]) -> str:
         case "results":
             from course_lib.tables import LEGEND, overview
 
-            every = overview(*options["names"], root=options["models"]).set_index("model")
-            alike = every.groupby(["data", "classes"], sort=False, dropna=False)
+            if (every := overview(*options["names"], root=options["models"])).empty:
+                return "No report on test images is stored of these."
+            alike = every.set_index("model").groupby(["data", "classes"], sort=False, dropna=False)
             texts = [part.drop(columns=["data", "classes"]).dropna(axis=1, how="all").fillna("")
                      .rename_axis(None).to_string() for _, part in alike]
             return "\n\n".join([*texts, LEGEND])

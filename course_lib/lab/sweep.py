@@ -95,7 +95,8 @@ def up_to_date(record: Record, *places: Path) -> bool:
     changed = [word for word, now in sources(recipe.method).items() if then.get(word, now) != now]
     if changed:
         warnings.warn(f"{name}, seed {record['seed']}, was trained before {' and '.join(changed)} "
-                      "changed, and is not trained again. To do so: --fresh.", stacklevel=2)
+                      f"changed, and is not trained again. To do so: train {name} --fresh.",
+                      stacklevel=2)
     return True
 
 

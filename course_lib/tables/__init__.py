@@ -192,8 +192,9 @@ def benchmark(model: Any, data: Any, *, autoattack: bool | int = False,
         if m.seed or "weights" not in m.files or (m.data, {r.classes for r in m.reports}) != (
                 title, {test.classes}):
             continue
+        sizes = {sum(r.nat.counts) for r in m.reports}  # less than the whole test set has others
         stored = {a: s for a, r in mine.items() for s in zoo.under(m.reports, a, r.eps)
-                  if s.nat.counts == r.nat.counts}
+                  if s.nat.counts == r.nat.counts and len(test) in sizes}
         for a in (a for a in attacks if per_class and a not in stored):
             stored[a] = evaluate(zoo.load_model(m.name, root=root), images, a, progress=False)
         if attacks[0] in stored:
@@ -236,7 +237,7 @@ def history(name: str, word: str = "loss", *, root: Root = None) -> pd.DataFrame
         runs.append([pick(row, word, "part of a history") for row in rows])
     values = np.mean(runs, axis=0)
     return pd.DataFrame(values, pd.RangeIndex(1, len(values) + 1, name="epoch"),
-                        [word] if values.ndim == 1 else classes)
+                        [word] if values.ndim == 1 else [*classes, "all"][:values.shape[1]])
 
 
 def interval(s: Spread, digits: int = 1, sign: str = "") -> str:

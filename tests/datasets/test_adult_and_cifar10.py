@@ -16,8 +16,7 @@ ROW = ("39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in
 
 
 def test_the_rows_of_the_paper():
-    """Counted by hand with awk: 30,162 and 15,060 rows without a '?', 7,508 and 3,700 of them above
-    50,000 dollars."""
+    """Counted with awk: 30,162 and 15,060 rows without a '?', 7,508 and 3,700 above 50,000."""
     d = load("adult")
     assert (len(d.train) + len(d.val), len(d.test)) == (30162, 15060)
     assert int(d.train.y.sum() + d.val.y.sum()) == 7508 and int(d.test.y.sum()) == 3700

@@ -26,8 +26,7 @@ ERRORS = (errno.ENOSPC, errno.EIO, errno.ENOTCONN, errno.EACCES)
 
 
 def share(full: int) -> int:
-    """How many of `full` cases to run: COURSE_FAULTS times as many, a tenth when it is not set, all
-    for "full"."""
+    """How many of `full` cases to run: COURSE_FAULTS times as many (unset: a tenth), or "full"."""
     word = os.environ.get("COURSE_FAULTS", "0.1")
     return max(1, round(full * (1.0 if word == "full" else float(word))))
 

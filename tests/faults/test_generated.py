@@ -113,8 +113,7 @@ NAMES = st.one_of(
 @EXAMPLES
 @given(st.lists(NAMES, min_size=1, max_size=4), st.sampled_from([PACKED, b""]))
 def test_generated_names(names, data):
-    """Beside a good checkpoint: it is found all the same, and what has no checkpoint's name is left
-    alone."""
+    """Beside a good checkpoint: it is found all the same, and what has no such name is left."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = Path(place)

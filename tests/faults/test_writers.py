@@ -53,8 +53,7 @@ def test_the_second_is_refused_and_takes_over_when_the_first_is_dead(folder):
 
 
 def test_opening_again_in_the_same_process_is_fine(folder):
-    """A cell that was stopped and runs again, with a new store or with the same one, in any
-    thread."""
+    """A cell that was stopped and runs again, with a new store or the same, in any thread."""
     old, new = Store(folder), Store(folder)
     old.open(*RUN)
     old.open(*RUN)

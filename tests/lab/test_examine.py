@@ -69,8 +69,7 @@ def test_the_report_joins_the_record_and_the_weights_stay(models):
 
 
 def test_stopped_and_called_again(models, monkeypatch):
-    """The same report as in one go, and no finished batch is attacked again; a third call attacks
-    nothing."""
+    """The same report as in one go, and no finished batch is attacked again."""
     record = load_record(NAME, root=models)
     undisturbed = call(models, out=models.parent / "other", seeds=1)
     publish(NAME, 0, load_model(NAME, root=models), record, models)

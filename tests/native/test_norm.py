@@ -47,8 +47,7 @@ def served(norm, x):
        some.sampled_from([(1, 1), (1, 0), (0, 1)]), some.sampled_from([
            lambda t: t, Tensor.contiguous, lambda t: torch.ones(()).expand(t.shape)]))
 def test_the_same_as_pytorch(n, channels, height, width, threads, seed, used, lie):
-    """Also where only one of the two is used, where gradients lie otherwise in memory, or are one
-    number."""
+    """Also where only one of the two is used, where gradients lie otherwise or are one number."""
     norm, x = a_norm(channels, seed), values((n, channels, height, width), seed + 1)
     weights = [lie(values(x.shape, seed + k)) for k in (0, 1) if used[k]]
     found, before = [], torch.get_num_threads()
@@ -120,8 +119,7 @@ def test_what_is_not_served(monkeypatch):
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_an_attack_on_a_residual_network(bf16):
-    """The same landmarks as PyTorch's, but for what rounding decides; and the kernel is asked at
-    all."""
+    """The same landmarks as PyTorch's, but for what rounding decides; the kernel is asked."""
     model = build("preact_resnet_s")
     g = torch.Generator().manual_seed(0)
     with torch.no_grad():

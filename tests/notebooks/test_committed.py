@@ -50,8 +50,7 @@ def said(text, name="stdout"):
 
 
 def edited_and_not_run(nb):
-    """The source and the notebook alike, as an editor with Jupytext does; only the outputs are of
-    before."""
+    """The source and the notebook alike, as an editor with Jupytext does; outputs are older."""
     nb.cells[-1].source = nb.cells[-1].source.replace("1 / 3", "2 / 6")
 
 

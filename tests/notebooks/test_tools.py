@@ -161,8 +161,7 @@ def test_ids_are_kept_and_new_ones_do_not_depend_on_the_machine():
 
 
 def test_the_address_stands_in_one_place():
-    """Whatever else shows it is written by a command: the notebooks, and the marked lines of the
-    README."""
+    """Whatever else shows it is written by a command: the notebooks, and lines of the README."""
     files = [*ROOT.iterdir(), *(p for folder in ("course_lib", "tools", "tests", "docs", ".github")
                                 for p in (ROOT / folder).rglob("*"))]
     kinds = {".py", ".md", ".yml", ".toml", ".txt", ".j2", ".cff", ""}

@@ -66,10 +66,7 @@ def go(store, epochs=1, copied=True, **words):
     words = {"model": network(), "method": Weighted(), "data": TRAIN, "optim": Optim(batch=4),
              "seed": 0, "validate": checks(), "progress": False, **words}
     model = copy.deepcopy(words.pop("model")) if copied else words.pop("model")
-    with torch.random.fork_rng():
-        torch.manual_seed(0)  # for dropout, which draws from the global generator
-        return fit(model, words.pop("method"), words.pop("data"), epochs=epochs, store=store,
-                   **words)
+    return fit(model, words.pop("method"), words.pop("data"), epochs=epochs, store=store, **words)
 
 
 def of(source, name="Written", **names):
