@@ -24,7 +24,7 @@ NAMED: dict[str, Any] = {
 def named(attack: str, eps: Any = None) -> Any:
     """A named attack, under its own budget or under `eps`, such as 0.03 or "8/255"."""
     chosen = resolve(pick(NAMED, attack, "attack"))
-    return chosen if eps is None else chosen.at(PGD(eps=eps, scale=(1.0,)).eps)
+    return chosen if eps is None else chosen.at(eps)
 
 
 def evaluate(model: nn.Module | str, split: Any, attack: Any = None, *, name: str = "",

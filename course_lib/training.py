@@ -63,7 +63,6 @@ class Optim:
 
     def __post_init__(self) -> None:
         resolve("course_lib.judge.kinds:check_fields")(self)
-        vars(self).update({k: v.item() for k, v in vars(self).items() if hasattr(v, "item")})
         if self.nesterov and not (self.name == "sgd" and self.momentum):
             raise CourseError(f"Nesterov needs sgd with a momentum, not {self.name} with "
                               f"{self.momentum}.")

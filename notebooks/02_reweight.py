@@ -544,7 +544,7 @@ rows = [("3: worst class, standard", "report: −25 %", old[0], found.iloc[1], "
         ("3: worst class, robust 8/255", "not given", old[1], found.iloc[3], "holds"),
         ("average, standard", "not given", "", found.iloc[0], "rises: the price"),
         ("average, robust 8/255", "not given", "", found.iloc[2], "rises: the price"),
-        ("5:1 is the best pair", "report: yes", "10:2, 10:5", "", "fails: best nowhere")]
+        ("5:1 is the best pair", "report: yes", "10:2, 10:5", "", "fails: nowhere")]
 columns = ["claim", "papers", "report's scheme", "Reweight − control", "verdict"]
 pd.DataFrame(rows, columns=columns).set_index("claim")
 

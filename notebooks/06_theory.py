@@ -312,7 +312,8 @@ gain = ndtr(a.optimum().v) - ndtr(-2 * M / (a.K + 1))
 left, right = plots.panels(2, 8, 2.6)
 plots.heat_map(100 * a.price(), K, M, left, xlabel="M: price in points", ylabel="K")
 plots.heat_map(100 * gain, K, M, right, xlabel="M: gain of the worst class")
-plots.show(right, "The price is largest for small M and large K, the gain for M = 0.5 and K = 2")
+plots.show(right, "The price is largest for small M and large K, "
+           "the gain for M = 0.5 and K = 2")
 
 # %% [markdown]
 # Fairness is cheap where K is near 1 or the signal is large. At K = 5 and M = 0.5 the average loses more than the worst class gains.

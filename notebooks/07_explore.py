@@ -150,7 +150,8 @@ print("You predicted:", pair or "nothing yet")
 # which at least half of a class is lost; – means that not even 32 is enough.
 
 # %%
-half = {name: [next((e for e in curve.eps if curve.report(e).rob.by_class[c] >= 0.5), None)
+half = {name: [next((e for e in curve.eps
+                     if curve.report(e).rob.by_class[c] >= 0.5), None)
                for c in range(len(classes))] for name, curve in curves.items()}
 table = pd.DataFrame(half, classes, dtype="Int64")
 assert table.index[table["pgd-at"] < table["natural"]].tolist() == ["Shirt"]

@@ -344,7 +344,8 @@ def drawn(first="FRL both", second="ours"):
 # %% [markdown]
 # With 200 images per class and the first training alone, averaged FRL's worst class has an
 # interval from 39.0 to 49.5 %. Five trainings narrow it: FRL's (both) reaches from 41.7 to
-# 47.0 %, our recipe's from 38.7 to 43.3 %. The two overlap, and yet the difference, paired by seed, is 4.2 points
+# 47.0 %, our recipe's from 38.7 to 43.3 %. The two overlap, and yet the difference, paired by
+# seed, is 4.2 points
 # with an interval from 3.1 to 5.3: both models meet the same images from the same start, and
 # what is hard for one is hard for the other. The average of the draws lies above the
 # observed figure, because a maximum of noisy errors is biased upwards.
@@ -377,7 +378,8 @@ def margins(trained_at=AT["12/255"], kind="rob"):
 # paired by seed?
 
 # %%
-print({at: f"{history(name, 'rob')['Shirt'].mean():.0%}" for at, (name, *_) in AT.items()})
+for at, (name, *_) in AT.items():
+    print(f"{at}: {history(name, 'rob')['Shirt'].mean():.0%}")
 pd.DataFrame({f"trained at {at}, tested at {eps}/255": {
     f"{margin} margins": interval(spread(f"{name}-{way}", "rob", "Shirt", eps=eps / 255,
                                          minus=control), sign="+")

@@ -67,8 +67,7 @@ def test_rounding_points_and_intervals(nat, rob, lines):
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """One tiny model with a true report, an AutoAttack row that is not run again, and one recipe
-    without weights."""
+    """One tiny model with a true report, an AutoAttack row, and one recipe without weights."""
     with_tiny_recipes(monkeypatch)
     model, data = network_of(RECIPES["tiny/first"]).eval(), tiny_dataset()
     found = evaluate(model, data.test, PGD(EPS, steps=20), progress=False)

@@ -5,6 +5,7 @@ import threading
 import time
 import warnings
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Self
 
 from tqdm.auto import tqdm
@@ -62,8 +63,8 @@ class Saver:
         call leaves its model as the newest checkpoint has it: with that, a call began as it says.
         """
         given, mine, word = self.store, identity(self.t), "the initial weights"
-        used = (s for s in given.siblings() if not fresh and s.latest())  # others are nobody's yet
-        for self.store in [given.fresh()] if fresh else [*used, given]:
+        used = (s for s in given.siblings() if s.latest())  # the others are nobody's yet
+        for self.store in [given.fresh()] if fresh else chain(used, [given]):
             try:
                 return self.claim(mine)
             except OtherRun as e:

@@ -1,8 +1,7 @@
 """What the explorer shows, without widgets.
 
     from course_lib.explorer.views import Explorer
-    ax = Explorer().look("errors", "exp1/natural", "exp1/pgd-at", eps=8)
-    plots.show(ax, alt=ax.figure.get_label())
+    plots.show(Explorer().look("errors", "exp1/natural", "exp1/pgd-at", eps=8))
 
 A Choice says which models, attack and images; the label of the figure describes it in words.
 """

@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 from torch import Tensor
 
 from course_lib.errors import UNFIT, CourseError, integer, pick
@@ -57,8 +58,8 @@ def check_kinds(given: Mapping[str, Any], thing: Any) -> None:
 
 
 def check_fields(thing: Any) -> None:
-    """An error for the first field that is not of its kind or beyond the `limits` of its class: a
-    pair of a field and the names to choose from, or a text such as "0 <= mix <= 1"."""
+    """An error for the first field that is not of its kind or beyond its class's `limits`: a field
+    and its names to choose from, or a text such as "0 <= mix <= 1". Numbers become Python's."""
     check_kinds(vars(thing), kind := type(thing))
     for limit in kind.limits:
         word = limit.split()[2] if isinstance(limit, str) else limit[0]
@@ -68,6 +69,7 @@ def check_fields(thing: Any) -> None:
                 pick(dict.fromkeys(limit[1]), value, f"{word} of {kind.__name__}")
             elif value is not None and not within(value, limit):
                 raise CourseError(f"{word} is {given}; {kind.__name__} takes {limit}.")
+    vars(thing).update({k: v.item() for k, v in vars(thing).items() if isinstance(v, np.generic)})
 
 
 def within(value: float, limit: str) -> bool:
@@ -81,17 +83,16 @@ def within(value: float, limit: str) -> bool:
 
 
 def check_shape(name: str, make: Any, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """The shape in Python's numbers; an error if the network `name` cannot be built with it."""
+    """The shape, its sizes as int; an error if the network `name` cannot be built with it."""
     takes = inspect.signature(make)
     try:
         takes.bind(**shape)
     except TypeError:
         raise CourseError(f"{name} cannot be built with {', '.join(sorted(shape))}; it takes "
                           f"{', '.join(takes.parameters)}, and moves by .to('cuda').") from None
-    for word, value in shape.items():
-        if word in takes.parameters and type(takes.parameters[word].default) is int:
-            integer(value, f"{word} of {name}", 2 if word == "classes" else 1)
-    return {word: v.item() if hasattr(v, "item") else v for word, v in shape.items()}
+    whole = {word for word, parameter in takes.parameters.items() if type(parameter.default) is int}
+    return {word: integer(value, f"{word} of {name}", 2 if word == "classes" else 1)
+            if word in whole else value for word, value in shape.items()}
 
 
 def check_training(model: Any, method: Any, optim: Any, store: Any, validate: Any) -> None:

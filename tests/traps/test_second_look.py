@@ -12,6 +12,7 @@ from course_lib import PGD, Optim, Split, Store, build, load, load_model, recipe
 from course_lib.autoattack import STANDARD
 from course_lib.checkpoints.disk import pack
 from course_lib.fairness import Errors, Report
+from course_lib.judge.kinds import check_shape
 from course_lib.lab.commands import shown
 from course_lib.methods import METHODS
 from course_lib.scores import least_eps
@@ -22,9 +23,8 @@ DATA = Split.of(images(40, (1, 32, 32)), labels(40, 10))
 
 
 def go(model, epochs=2, optim=None, **words):
-    optim = optim or Optim(batch=10)
-    return fit(model, METHODS["natural"](), DATA, epochs=epochs, optim=optim, seed=0,
-               progress=False, **words)
+    return fit(model, METHODS["natural"](), DATA, epochs=epochs, optim=optim or Optim(batch=10),
+               seed=0, progress=False, **words)
 
 
 def test_a_network_with_dropout_is_trained_the_same_again_and_resumes(tmp_path):
@@ -59,6 +59,7 @@ def test_stores_of_an_average_and_of_a_run_killed_early(tmp_path):
 
 def test_numbers_of_numpy_and_texts_are_numbers(tmp_path):
     go(build("lenet5"), optim=Optim(lr=np.float64(1e-3), batch=np.int64(10)), store=Store(tmp_path))
+    assert check_shape("m", lambda mean: None, {"mean": DATA.x})["mean"] is DATA.x  # as it is
     made = course_lib.save_model(build("lenet5", classes=np.int64(4)), tmp_path / "mine")
     assert load_model(made).fc2.out_features == 4
     assert course_lib.AutoAttack("8/255").eps == 8 / 255
