@@ -71,6 +71,9 @@ verify-models: $(READY) ## evaluate every bundled model anew and compare with it
 curves: $(READY) ## compute the explorer's curves that are missing or of other weights (ARGS="exp4" takes some)
 	$(PY) -m tools.curves $(ARGS)
 
+luf: $(READY) ## train the leave-one-out models that are missing, and store their scores (JOBS=2)
+	$(PY) -m course_lib luf luf --jobs $(JOBS)
+
 readme: $(READY) ## write the figure, tables and badges of README.md again
 	$(PY) -m tools.readme_results
 

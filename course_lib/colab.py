@@ -63,7 +63,7 @@ class Session:
     def how_long(self, *recipes: str, full: bool = False) -> str:
         """How long it takes to train the recipes. `full` raises if this machine is too slow."""
         slow = self.device.type == "cpu"
-        return str(resolve("course_lib.tables.times:how_long")(recipes, full and slow))
+        return str(resolve("course_lib.tables:how_long")(recipes, full and slow))
 
 
 def setup(drive: bool = False) -> Session:

@@ -78,7 +78,8 @@ class Dataset:
     def without(self, classes: int | str | Sequence[int | str]) -> Dataset:
         """The data set without these classes (names or numbers); the rest is numbered anew."""
         n, numbers = len(self.classes), {name: c for c, name in enumerate(self.classes)}
-        gone = {c if isinstance(c, int) else pick(numbers, c, "class") for c in several(classes)}
+        gone = {int(c) if hasattr(c, "__index__") else pick(numbers, c, "class")
+                for c in several(classes)}
         rest = [c for c in range(n) if c not in gone]
         if len(rest) < 2 or not gone <= set(range(n)):
             raise CourseError(f"Cannot leave out {sorted(gone)} of {n} classes (0 to {n - 1}); two "
@@ -142,16 +143,18 @@ class Split:
 
     def joined(self, other: Split) -> Split:
         """The examples of both splits, without a hidden one."""
+        if other.classes != self.classes:
+            raise CourseError("Only splits of the same classes, in one order, can be joined.")
         parts = self.take(slice(None)), other.take(slice(None))
         return Split(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]), self.classes,
                      {k: torch.cat([p.groups[k] for p in parts]) for k in self.groups})
 
     def masked(self, i: int) -> Split:
         """The same split in the same order without example i, for leave-one-out in pairs."""
-        if self.hidden is not None or not isinstance(i, int) or i not in range(len(self)):
+        if self.hidden is not None or i not in range(len(self)):
             raise CourseError(f"There is no example {i!r:.100} to hide; this split holds "
                               f"{len(self.y)}, and hides at most one.")
-        return replace(self, hidden=i)
+        return replace(self, hidden=int(i))
 
     def per_class(self, n: int) -> Split:
         """The first n examples of each class, which must have as many."""

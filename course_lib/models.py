@@ -90,7 +90,7 @@ class ResNet18(nn.Module):
 
     def __init__(self, classes: int = 10, channels: int = 3, large: bool = False) -> None:
         super().__init__()
-        resolve("course_lib.datasets:torchvision_datasets")()  # makes it importable with any torch
+        resolve("course_lib.datasets.sources:torchvision_datasets")()  # so any torch imports it
         from torchvision.models import resnet18
 
         self.net = resnet18(num_classes=classes)

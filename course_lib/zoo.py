@@ -32,10 +32,11 @@ def models_dir() -> Path:
     return Path(os.environ.get("COURSE_MODELS") or (installed if installed.is_dir() else cloned))
 
 
-def model_files(root: Root = None) -> Any:
-    """The folder of stored models, as StoredFiles."""
+def model_files(root: Root = None, kind: str = "models") -> Any:
+    """The folder of stored models, or of the "curves" or "luf" in it, as StoredFiles."""
     return resolve("course_lib.files:StoredFiles")(
-        Path(root or models_dir()), "models", "Restore it (git checkout) or run `make models`.")
+        Path(root or models_dir()) / ("" if kind == "models" else kind), kind,
+        f"Restore it (git checkout) or run `make {kind}`.")
 
 
 def manifest(root: Root = None) -> dict[str, dict[str, dict[str, Any]]]:
@@ -160,6 +161,7 @@ def load_model(name: str | os.PathLike[str], *, seed: int = 0, root: Root = None
 def _saved(name: Any) -> tuple[str, Path | None, str]:
     """A model's name, the folder that holds it (None for the course's), and how to make it again.
     The folder that `save_model` wrote is recognised by its manifest."""
+    name = os.path.expanduser(name) if isinstance(name, str) else name
     if not isinstance(name, os.PathLike) and (name in model_files().entries() or not (
             isinstance(name, str) and os.path.isfile(os.path.join(name, "manifest.json")))):
         return name, None, TRAIN

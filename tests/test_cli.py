@@ -77,7 +77,7 @@ def test_evaluate(capsys):
 def test_score_luf_and_examine(capsys, monkeypatch, tmp_path):
     searches = tuple(Search(kind, PGD(steps=1), 0.02, 0.05, 0.01)
                      for kind in ("bisection", "increments"))
-    monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255),), searches))
+    monkeypatch.setitem(PLANS, "tiny", Plan(searches))
     rows = data(capsys, "score", "tiny/first", "--seeds", "1", "--jobs", "1")
     assert [r["score"] for r in rows] == ["CAU", "CRU_eps", "CRU_eps", "CRU_s"]
     assert {r["seed"] for r in rows} == {0} and rows[1]["counts"] == [4, 4, 4]

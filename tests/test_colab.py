@@ -66,7 +66,7 @@ def test_a_drive_that_cannot_be_mounted_is_a_warning(monkeypatch, error, reason)
 
 def test_full_is_refused_only_where_the_machine_is_too_slow(monkeypatch):
     stored = [SimpleNamespace(record={"seconds": hours * 3600.0}) for hours in (3, 4, 9)]
-    monkeypatch.setattr("course_lib.tables.times.stored_models", lambda root, name: stored)
+    monkeypatch.setattr("course_lib.tables.stored_models", lambda root, name: stored)
     on = {where: colab.Session(where, torch.device(device), Path("results"))
           for where, device in (("colab", "cpu"), ("local", "cpu"), ("kaggle", "cuda"))}
     assert "a: 240.0 min" in on["colab"].how_long("a", full=True)  # it fits into a session

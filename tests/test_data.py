@@ -2,13 +2,14 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from course_lib import METHODS, Optim, fit
+from course_lib import METHODS, CourseError, Optim, fit
 from course_lib.data import AUGMENTATIONS, Split, batches
 from course_lib.datasets.cifar10 import crop_flip
 from course_lib.datasets.sources import stratified
@@ -81,10 +82,12 @@ def test_whole_joins_and_keeps_the_validation_set():
     assert torch.equal(w.train.y, torch.cat([d.train.y, d.val.y]))
     assert w.val.digest() == d.val.digest() and w.test.digest() == d.test.digest()
     a, b = (Split(images(2), labels(2), THREE, {"sex": labels(2) + i}) for i in range(2))
-    assert a.joined(b.masked(0)).groups["sex"].tolist() == [0, 1, 2]
+    assert a.joined(b.masked(np.int64(0))).groups["sex"].tolist() == [0, 1, 2]
+    with pytest.raises(CourseError, match="the same classes"):
+        a.joined(Split(b.x, b.y, THREE[::-1]))
 
 
-@pytest.mark.parametrize("gone", ["dog", 1, ("dog", 1)])
+@pytest.mark.parametrize("gone", ["dog", np.int64(1), ("dog", 1)])
 def test_without_drops_and_renumbers(gone):
     d, less = tiny_dataset(), tiny_dataset().without(gone)
     assert less.classes == less.train.classes == ("cat", "frog")

@@ -26,12 +26,11 @@ from course_lib.explorer.curves import (
     Curve,
     compute_curve,
     current,
-    curve_files,
     images_of,
 )
 from course_lib.lab.publish import add_file
 from course_lib.machine import keep_memory
-from course_lib.zoo import entry, load_model, load_record, manifest
+from course_lib.zoo import entry, load_model, load_record, manifest, model_files
 
 
 def wanted(prefix: str, every_seed: bool) -> Iterator[tuple[str, int, Split]]:
@@ -59,8 +58,8 @@ def publish_curve(name: str, seed: int, curve: Curve, split: Split,
     packed = io.BytesIO()
     np.savez_compressed(packed, eps=np.array(curve.eps, np.uint8),
                         said=curve.predicted.numpy().astype(np.uint8))
-    add_file(curve_files(root), name, str(seed), f"{name}/seed{seed}.npz", packed.getvalue(),
-             attack=curve.attack, data=split.digest(),
+    add_file(model_files(root, "curves"), name, str(seed), f"{name}/seed{seed}.npz",
+             packed.getvalue(), attack=curve.attack, data=split.digest(),
              weights=entry(name, seed, root)["weights"]["sha256"])
 
 

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -156,6 +157,7 @@ class Folder:
         self.path = path
         self.disk: Any = os  # the system calls; tests put a disk here that fails, lies or stops
         self.verified: set[str] = set()  # what this process wrote, or read whole
+        self.mine: set[str] = set()  # of this run, as far as is known; others may be another's
         self._pending: list[Any] = []  # the call that has had no answer yet
 
     def answer(self, call: Callable[[], T]) -> T:
@@ -165,6 +167,7 @@ class Folder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file so that even after a power cut the old or the new one is complete."""
+        self.mine.add(name)
         write_together({self.path / name: data}, self.disk)
         if os.name != "nt":  # Windows cannot open a folder
             file = self.disk.open(self.path, os.O_RDONLY)
@@ -173,6 +176,12 @@ class Folder:
             finally:
                 self.disk.close(file)
         self.verified.add(name)
+
+    def has(self, path: str) -> bool:
+        """Is there such a file? Not, as far as is known, where the disk is silent."""
+        with suppress(OSError):
+            return bool(self.answer(lambda: self.disk.stat(path)))
+        return False
 
     def checkpoints(self) -> list[tuple[int, str]]:
         """The step and name of each checkpoint. Drive may have second copies, "name (1)"."""
@@ -192,9 +201,11 @@ class Folder:
         return data
 
     def prune(self) -> None:
-        """Delete what is older than the newest `KEEP` that this process has verified."""
+        """Delete of `mine` what is older than the newest `KEEP` that this process has verified."""
         good: set[str] = set()
         for _, name in sorted(self.checkpoints(), reverse=True):
+            if name.partition(" ")[0] not in self.mine:
+                continue
             if len(good) == KEEP:
                 with suppress(FileNotFoundError):  # another writer was quicker
                     if self.bin and not os.path.islink(self.path / name):
@@ -217,23 +228,24 @@ class Mirror(Folder):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._home: tuple[Path, int] | None = None  # a folder that Drive made, and its disk
         with suppress(OSError):  # found when something is written
-            self.answer(self._find_home)
+            self.answer(lambda: self.home)
 
-    def _find_home(self) -> None:
+    @cached_property
+    def home(self) -> tuple[Path, int]:
+        """A folder that Drive made, and its disk."""
         home = next(parent for parent in self.path.absolute().parents if parent.is_dir())
-        self._home = home, home.stat().st_dev
+        return home, home.stat().st_dev
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file without overwriting any, and read it back. OSError when it differs.
 
         Every step may be repeated. A damaged file that has the name stays; the bytes go beside it.
         """
-        if self._home is None:
-            self._find_home()
-        elif os.stat(self._home[0]).st_dev != self._home[1]:  # an unmounted Drive is a local folder
-            raise OSError(errno.ENOTCONN, f"{self._home[0]} is not there any more")
+        home, its_disk = self.home
+        if os.stat(home).st_dev != its_disk:  # an unmounted Drive is a local folder
+            raise OSError(errno.ENOTCONN, f"{home} is not there any more")
+        self.mine.add(name)
         self.disk.makedirs(self.path, exist_ok=True)
         for copy in (name, f"{name} (1)", f"{name} (2)"):
             with suppress(FileExistsError):  # from an earlier try, perhaps a good one

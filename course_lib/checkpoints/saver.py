@@ -35,11 +35,11 @@ class Saver:
         if self.store is not None:
             self.open(fresh)
             if (newest := self.store.latest()) is not None:
-                if newest[0] > t.epochs * t.batches:
-                    raise CourseError(f"{self.store.dir} holds {newest[1]['epoch']} epochs, and "
-                                      f"epochs={t.epochs} asks for fewer. Give as many, or begin "
-                                      "beside it with fresh=True.")
-                t.restore(newest[1])
+                try:
+                    self.go_on(*newest)
+                except BaseException:
+                    self.store.close()
+                    raise
         if t.group.size > 1:
             packed = t.group.from_first(pack(0, {}, t.state()) if t.group.first else None)
             t.restore(unpack(packed[1], 0)[2])
@@ -75,6 +75,14 @@ class Saver:
                 with suppress(OtherRun):
                     return self.claim(mine | {word: newest[1].get("began")})
         raise refused
+
+    def go_on(self, step: int, state: dict[str, Any]) -> None:
+        """Restore a checkpoint, unless it is of a longer training."""
+        if step > self.t.epochs * self.t.batches:
+            raise CourseError(f"{self.store.dir} holds {state['epoch']} epochs, and epochs="
+                              f"{self.t.epochs} asks for fewer. Give as many, or begin beside it "
+                              "with fresh=True.")
+        self.t.restore(state)
 
     def claim(self, mine: dict[str, Any]) -> None:
         """Open the store for this training; OtherRun if it is not this training's."""

@@ -12,7 +12,6 @@ checkpoint is the one of the highest step that verifies, in either place.
 """
 
 import json
-import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -36,14 +35,14 @@ class Store:
     """Checkpoints of one run in the folder `dir`, and copies of them in `mirror`."""
 
     def __init__(self, dir: str | Path, mirror: str | Path | None = None) -> None:
-        self.dir = Path(dir)
         try:
+            self.dir = Path(dir).expanduser()
             self.dir.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:
-            raise CourseError(f"No store can be made in {self.dir} ({reason(error)}). Choose a "
+        except (OSError, ValueError, RuntimeError) as error:
+            raise CourseError(f"No store can be made in {dir} ({reason(error)}). Choose a "
                               "folder that you may write to.") from None
         self.folder = Folder(self.dir)
-        self.mirror = None if mirror is None else Mirror(Path(mirror))
+        self.mirror = None if mirror is None else Mirror(Path(mirror).expanduser())
         self.folders = [self.folder, self.mirror] if self.mirror else [self.folder]
         self._lock: Any = None  # a filelock.FileLock
         self._about: dict[str, Any] = {}  # the identity and environment of the run, from `open`
@@ -78,6 +77,7 @@ class Store:
                               "restart its kernel, and run this again; or go on in an empty store "
                               "beside it: store.fresh().") from None
         except OSError as error:
+            self.close()
             raise CourseError(f"Nothing of this training could be saved: {self.dir} cannot be "
                               f"written to ({reason(error)}). Make space there, or choose a folder "
                               "that you may write to.") from None
@@ -98,7 +98,10 @@ class Store:
                            "without the checkpoints there.")
         for step, _, name, folder in sorted(candidates, reverse=True):
             try:
-                return unpack(folder.answer(partial(folder.read, name)), step)
+                newest = unpack(folder.answer(partial(folder.read, name)), step)
+                for _, _, beside, place in candidates:
+                    place.mine.add(beside.partition(" ")[0])
+                return newest
             except (Damaged, OSError) as error:
                 if again and isinstance(error, FileNotFoundError):  # a writer that has newer ones
                     return self._read_newest(again=False)
@@ -141,7 +144,7 @@ class Store:
     def siblings(self) -> list[Self]:
         """The stores beside this one that `fresh` has made and a run has used, newest first."""
         stores, signs = list[Self](), (f"/{RECORD}", "")  # of a run here, of a save in the mirror
-        while any(os.path.exists(f"{folder.path}-{len(stores) + 2}{sign}")
+        while any(folder.has(f"{folder.path}-{len(stores) + 2}{sign}")
                   for folder, sign in zip(self.folders, signs, strict=False)):
             stores.insert(0, self._beside(len(stores) + 2))
         return stores

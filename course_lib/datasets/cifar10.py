@@ -1,6 +1,7 @@
 """CIFAR-10. Embedded are 2,000 training and 2,000 test images, stratified."""
 
 import io
+import os
 import warnings
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ def full(folder: Path | None, part: str) -> Split:
     images are the embedded ones, and a warning says so.
     """
     path = (folder or cache_dir()) / "cifar10.npz"
-    if path.is_file():
+    if os.path.isfile(path):
         return from_npz(path, part)
     try:
         raw = sources.opened("CIFAR10", folder, "the folder cifar-10-batches-py", " At most 2,000 "

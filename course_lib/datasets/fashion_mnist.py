@@ -3,6 +3,7 @@
 Embedded are all 10,000 test images and 6,000 training images, stratified.
 """
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,7 @@ def training_folder(folder: Path | None = None) -> Path:
     root = folder or cache_dir()
     downloads = root / "FashionMNIST" / "raw"
     for place in (root, root / "fashion-mnist", downloads):
-        if all((place / name).is_file() for name in SHA256):
+        if all(os.path.isfile(place / name) for name in SHA256):
             return place
     if folder:
         raise CourseError(f"{folder} lacks Fashion-MNIST. Put all of {', '.join(SHA256)} there.")

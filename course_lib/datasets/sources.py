@@ -34,7 +34,7 @@ def dataset(name: str, read: Callable[[Path | None, str], Split], root: Root, li
             seed: int | None, embedded: Callable[[str], Split] | None = None) -> Dataset:
     """The data set from `embedded(part)` where a small limit asks for it, else from
     `read(folder, part)`: "train" or "test", in the folder that the user names, if any."""
-    folder = Path(root) if root else None
+    folder = Path(root).expanduser() if root else None
     most = contents(data.EMBEDDED / name)["training_images"] if embedded and not folder else 0
     part: Callable[[str], Split] = partial(read, folder)
     if embedded and limit is not None and limit <= most:

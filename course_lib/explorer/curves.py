@@ -10,7 +10,7 @@ import contextlib
 import functools
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,19 +27,12 @@ from course_lib.diagnostics import confusion
 from course_lib.errors import CourseError, pick
 from course_lib.evaluation import counted, predictions
 from course_lib.fairness import Report
-from course_lib.files import StoredFiles
 from course_lib.inference import check_fit
-from course_lib.zoo import entry, load_model, load_record, manifest, models_dir
+from course_lib.zoo import entry, load_model, load_record, manifest, model_files, models_dir
 
 ATTACK = "pgd20"
 BUDGETS = tuple(range(0, 33, 2))  # grey levels of 255
 ADVICE = "Give the folder that trainings wrote to, such as runs, or explore({'mine': model})."
-
-
-def curve_files(root: Path | None = None) -> StoredFiles:
-    """The folder of stored curves."""
-    return StoredFiles(Path(root or models_dir()) / "curves", "curves",
-                       "Restore it (git checkout), or `make curves`.")
 
 
 @dataclass(frozen=True)
@@ -92,7 +85,7 @@ def compute_curve(model: nn.Module, split: Split, attack: str = ATTACK,
 
 def current(name: str, seed: int, data: str, root: Path | None = None) -> dict[str, Any] | None:
     """A curve's row in the manifest, if its weights, images (a digest) and attack are the same."""
-    row = curve_files(root).entries().get(name, {}).get(str(seed))
+    row = model_files(root, "curves").entries().get(name, {}).get(str(seed))
     weights = row and entry(name, seed, root).get("weights", {}).get("sha256")
     same = {"weights": weights, "data": data, "attack": ATTACK}
     return row if row and same.items() <= row.items() else None
@@ -104,7 +97,7 @@ def load_curve(name: str, split: Split, *, seed: int = 0, root: Path | None = No
     if row is None:
         raise CourseError("For these weights and images no curve is stored. Choose a live attack "
                           "and press Attack now, or compute the curve: make curves.")
-    with np.load(io.BytesIO(curve_files(root).read(row)), allow_pickle=False) as arrays:
+    with np.load(io.BytesIO(model_files(root, "curves").read(row)), allow_pickle=False) as arrays:
         eps, predicted = tuple(arrays["eps"].tolist()), torch.from_numpy(arrays["said"]).long()
     return Curve(ATTACK, eps, predicted, split.y, torch.arange(len(split)), split.classes)
 
@@ -127,9 +120,16 @@ class Source:
     def record(self) -> dict[str, Any]:
         return load_record(self.name, seed=self.seed, root=self.root)
 
-    @property
+    @cached_property
     def classes(self) -> tuple[str, ...]:
-        return tuple(self.record.get("made_from", {}).get("classes", ()))
+        """Those of the record, or of the first embedded images that fit the network."""
+        if classes := self.record.get("made_from", {}).get("classes"):
+            return tuple(classes)
+        for test in embedded() if isinstance(self.model, nn.Module) else ():
+            with contextlib.suppress(CourseError):
+                check_fit(self.model, test)
+                return test.classes
+        return ()
 
     @cached_property
     def words(self) -> str:
@@ -146,17 +146,14 @@ class Source:
 
 
 def in_hand(label: str, model: nn.Module | str) -> Source:
-    """A network of the reader's (or what load_model takes), and the classes that it tells apart:
-    those of the first embedded images that fit it."""
+    """A network of the reader's, or what load_model takes."""
     source = Source(label)
     source.model = network = load_model(model) if isinstance(model, str) else model
-    for test in embedded() if isinstance(network, nn.Module) else ():
-        with contextlib.suppress(CourseError):
-            check_fit(network, test)
-            source.record = {"made_from": {"classes": test.classes}}
-            return source
-    raise CourseError(f"{label} is {type(network).__name__}, which takes none of the embedded "
-                      "images. Give a torch.nn.Module for Fashion-MNIST or CIFAR-10.")
+    source.record = {}
+    if not source.classes:
+        raise CourseError(f"{label} is {type(network).__name__}, which takes none of the embedded "
+                          "images. Give a torch.nn.Module for Fashion-MNIST or CIFAR-10.")
+    return source
 
 
 def stored(root: Path | None = None, prefix: str = "") -> dict[str, Source]:
@@ -169,8 +166,9 @@ def stored(root: Path | None = None, prefix: str = "") -> dict[str, Source]:
     return sources
 
 
-def from_folder(folder: str | Path) -> dict[str, Source]:
-    """The finished models below a reader's own folder."""
+def from_folder(folder: str | Path, known: Iterable[Source] = ()) -> dict[str, Source]:
+    """The finished models below a reader's own folder. Labels give the whole path where those of
+    `known` models in another folder begin with the same name."""
     base = Path(folder).expanduser()
     if not str(folder) or not os.path.isdir(base):
         raise CourseError(f"There is no folder {str(folder)!r}. {ADVICE}")
@@ -178,7 +176,8 @@ def from_folder(folder: str | Path) -> dict[str, Source]:
     for place in (path.parent for path in sorted(base.rglob("manifest.json"))):
         if place.resolve() != models_dir().resolve() and place.name not in ("curves", "luf"):
             name = base.name if place == base else place.relative_to(base)
-            sources |= stored(place, f"{name}: ")
+            taken = any(s.label.startswith(f"{name}: ") and s.root != place for s in known)
+            sources |= stored(place, f"{place if taken else name}: ")
     if not sources:
         raise CourseError(f"{base} holds no finished model. {ADVICE}")
     return sources

@@ -101,13 +101,16 @@ class Explorer:
         return zoo.load_reports(source.name, attack=attack, eps=choice.eps / 255, root=source.root)
 
     def waiting(self, choice: Choice) -> list[Source]:
-        """The chosen models on which the live attack has not been run."""
-        return [s for s in map(self.source, choice.models) if choice.live not in s.live]
+        """The chosen models that the live attack would be run on: one's own always, since they may
+        have been trained further."""
+        return [s for s in map(self.source, choice.models)
+                if choice.live not in s.live or not s.name]
 
     def attack(self, choice: Choice,
                tick: Callable[[int, int], None] = lambda images, total: None) -> None:
         """Run the live attack; `tick` gets the number of images of a batch, and of all."""
         pick(ATTACKS, choice.attack, "live attack")
+        withstood.cache_clear()
         todo = self.waiting(choice)
         total = sum(len(images_of(s.classes).per_class(choice.per_class)) for s in todo)
         for source in todo:

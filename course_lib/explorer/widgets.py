@@ -214,9 +214,9 @@ class Panel(w.VBox):
 
     def open_folder(self) -> str:
         """Add a reader's own runs to the models."""
-        new = list(sources := from_folder(self.part.folder.value))
-        self.explorer.models |= sources
+        new = from_folder(self.part.folder.value, self.explorer.models.values())
+        self.explorer.models |= new
         self.part.words.value = ""  # so that they are offered
         self.choose()
         return (f"{len(new)} of your own are among the models now: "
-                f"{', '.join(new[:5])}{' …' if len(new) > 5 else ''}.")
+                f"{', '.join([*new][:5])}{' …' if len(new) > 5 else ''}.")

@@ -172,7 +172,9 @@ def within(seconds: float, call: Callable[[], T], heart: Callable[[], Any] = lam
 
 def cache_dir() -> Path:
     """The folder for downloads: $COURSE_CACHE, or ~/.cache/course-data."""
-    return Path(os.environ.get("COURSE_CACHE") or Path.home() / ".cache" / "course-data")
+    if not (folder := os.environ.get("COURSE_CACHE")) and os.path.expanduser("~") == "~":
+        raise CourseError("You have no home folder. Set COURSE_CACHE to a folder for downloads.")
+    return Path(folder or Path.home() / ".cache" / "course-data")
 
 
 def in_cache(sha256: str) -> Path:
@@ -192,7 +194,7 @@ def download(source: Mapping[str, Any], sha256: str, path: Path,
     `remake` says what else can be done.
     """
     cached, reasons = in_cache(sha256), []
-    if cached.is_file() and sha256_of(raw := cached.read_bytes()) == sha256:
+    if os.path.isfile(cached) and sha256_of(raw := cached.read_bytes()) == sha256:
         return raw
     for kind in (k for k in ("url", "drive") if k in source):
         try:

@@ -23,7 +23,7 @@ from torch import Tensor
 from course_lib.data import Dataset, batches, load
 from course_lib.errors import CourseError, integer, pick
 from course_lib.experiments import RECIPES, TRANSFORMS
-from course_lib.files import StoredFiles, check_writable, json_bytes
+from course_lib.files import check_writable, json_bytes
 from course_lib.inference import frozen, logits_of
 from course_lib.lab.jobs import Task, piece, run_all
 from course_lib.lab.publish import add_file
@@ -31,7 +31,7 @@ from course_lib.models import build
 from course_lib.recipes import digest, made_from, stored_name
 from course_lib.scores import luf
 from course_lib.training import fit
-from course_lib.zoo import matching, models_dir
+from course_lib.zoo import matching, model_files
 
 # design: does the seed change? is an example left out?
 DESIGNS = {"paired": (False, True), "seeds": (True, False), "unpaired": (True, True)}
@@ -54,7 +54,7 @@ def leave_out(patterns: Sequence[str], *, left_out: int = 100,
     data = {name: training_data(name, limit, root)[0] for name in names}
     groups = {(name, design): pairs(design, left_out, len(data[name].train))
               for name in names for design in designs}
-    check_writable(luf_files(Path(models)).folder, 1 << 20)
+    check_writable(model_files(models, "luf").folder, 1 << 20)
 
     def store(group: tuple[str, str], results: list[Tensor]) -> Record:
         name, design = group
@@ -117,12 +117,6 @@ def compared(results: list[Tensor], y: Tensor) -> Record:
             "accuracy_mean": math.fsum(right[1:]) / len(without)}
 
 
-def luf_files(root: Path | None = None) -> StoredFiles:
-    """The folder of stored records, by recipe and design."""
-    return StoredFiles((root or models_dir()) / "luf", "luf",
-                       "Restore it (git checkout), or make it again: python -m course_lib luf.")
-
-
 def publish_luf(record: Record, root: Path | None = None) -> None:
     """Store a record, unless one of more such trainings is stored, which stays."""
     name, design, raw = record["recipe"], record["design"], json_bytes(record)
@@ -132,7 +126,8 @@ def publish_luf(record: Record, root: Path | None = None) -> None:
         stored = {"made_from": None}
     if (stored["made_from"] != json.loads(raw)["made_from"]
             or len(stored["flips"]) <= len(record["flips"])):
-        add_file(luf_files(root), name, design, f"{name.removeprefix('luf/')}/{design}.json", raw)
+        file = f"{name.removeprefix('luf/')}/{design}.json"
+        add_file(model_files(root, "luf"), name, design, file, raw)
 
 
 def load_luf(name: str, design: str, root: Path | None = None) -> Record:
@@ -141,7 +136,7 @@ def load_luf(name: str, design: str, root: Path | None = None) -> Record:
     >>> load_luf("luf/cifar10-robust", "seeds")["luf_t"]
     0.6731
     """
-    files = luf_files(root)
+    files = model_files(root, "luf")
     if file := files.entries().get(name, {}).get(design):
         return files.read_json(file)
     raise CourseError(f"LUF of {name}, {design}, is not stored yet. Make it: python -m course_lib "

@@ -22,8 +22,8 @@ from course_lib.datasets.adult import GROUPS, UNITS
 from course_lib.errors import pick
 from course_lib.evaluation import evaluate, named, per_image
 from course_lib.experiments import RECIPES
-from course_lib.experiments.scores import SCORE_BUDGETS
 from course_lib.inference import frozen, logits_of
+from course_lib.judge import examination
 from course_lib.lab.examine import Case, Row, examine_all, models_with_weights
 from course_lib.lab.publish import add_rows
 from course_lib.machine import device
@@ -46,7 +46,6 @@ class Search:
 class Plan:
     """How the models of one data set are scored."""
 
-    budgets: tuple[tuple[str, float], ...]  # CRU_s: attacks and their budgets
     searches: tuple[Search, ...]  # CRU_eps
     per_class: int | None = None  # CRU_eps on the first so many test examples of each class, or all
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)  # EOU
@@ -55,13 +54,10 @@ class Plan:
 FINE, ADULT = PGD(steps=20), PGD(steps=20, scale=UNITS)
 PLANS: dict[str, Plan] = {
     # the paper has no Fashion-MNIST, so no increments either
-    "fashion-mnist": Plan((("pgd20", 8 / 255), ("pgd20", 16 / 255)),
-                          (Search("bisection", FINE, 1 / 255, 64 / 255, 1 / 2550),)),
-    "cifar10": Plan(tuple(("pgd20-fine", e) for e in SCORE_BUDGETS["cifar10"]),
-                    (Search("bisection", FINE, 0.001, 0.064, 0.0002),
+    "fashion-mnist": Plan((Search("bisection", FINE, 1 / 255, 64 / 255, 1 / 2550),)),
+    "cifar10": Plan((Search("bisection", FINE, 0.001, 0.064, 0.0002),
                      Search("increments", FINE, 0.001, 0.064, 0.0002)), 100),
-    "adult": Plan(tuple(("pgd20-adult", e) for e in SCORE_BUDGETS["adult"]),
-                  (Search("bisection", ADULT, 1, 128, 0.05),
+    "adult": Plan((Search("bisection", ADULT, 1, 128, 0.05),
                    Search("increments", ADULT, 1, 128, 0.05)), 500, GROUPS),
 }
 
@@ -79,7 +75,7 @@ def score_stored(patterns: Sequence[str], *, seeds: int | None = None, out: Path
     for model in stored:
         plan = plan_of(model[0])
         cases += [Case(*model, attack, named(attack, eps), None, models, root)
-                  for attack, eps in plan.budgets]
+                  for attack, eps in examination(model[0])]
         cases += [LeastCase(*model, search.estimator, search, plan.per_class, models, root)
                   for search in plan.searches]
     examine_all(cases, out, **running)
@@ -129,7 +125,7 @@ def of_reports(case: Case) -> Iterator[Row]:
     """CAU and CRU_s from the reports on the most images, and EOU of a data set whose examples
     belong to groups: the ranges of each group's mean confidence under each label."""
     plan, split = plan_of(case.name), case.split
-    for i, (attack, eps) in enumerate(plan.budgets):
+    for i, (attack, eps) in enumerate(examination(case.name)):
         report = load_report(case.name, seed=case.seed, attack=attack, eps=eps, root=case.models)
         counts = list(report.nat.counts)
         if not i:
@@ -162,7 +158,7 @@ def of_copies(case: Case) -> Iterator[Row]:
                     generator: torch.Generator) -> Tensor:
         return copies.attack.at(eps)(fooled, x, y, generator=generator)
 
-    for _, eps in plan_of(case.name).budgets:
+    for _, eps in examination(case.name):
         key = {"score": "static", "attack": copies.of, "eps": eps, "source": source}
         if same := [row for row in stored if key.items() <= row.items()]:
             yield same[0]

@@ -5,6 +5,7 @@ notebook's cell, it shows one decimal in at most seven columns, and names its da
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, ClassVar, Self, cast
@@ -29,6 +30,7 @@ TITLES = {("", 0): "standard", ("pgd20", 8): "robust 8/255", ("pgd20", 16): "rob
           ("pgd20-adult", 2550): "robust 10 units"}
 WIDE = [f"{title} {which}" for title in TITLES.values() for which in ("avg", "worst")]
 MISSED = "pgd20 misses more than 5 points of the errors that AutoAttack finds"
+LONGEST = 6 * 3600  # seconds of training that fit into a session without a GPU
 LEGEND = ("Errors in percent, mean ± standard deviation over seeds. n: AutoAttack's test images "
           f"per class × seeds. !: {MISSED}.")
 Row = dict[str, Any]
@@ -405,6 +407,19 @@ def _over_seeds(rows: Iterable[Row] | pd.DataFrame, *more: str) -> Table:
     return Table([{**dict(zip(keys, key, strict=True)), **vars(Spread.of(errors)),
                    "warnings": joined(words)} for key, errors, words in groups.itertuples()],
                  columns=[*keys, "mean", "sd", "low", "high", "n", "warnings"])
+
+
+def how_long(recipes: Sequence[str], full: bool) -> str:
+    """How long the recipes' trainings took, the median over their seeds; with `full` an error if
+    together they are too much for a CPU."""
+    times = {name: statistics.median(m.record["seconds"] for m in stored_models(None, name))
+             for name in recipes}
+    if full and (total := sum(times.values())) > LONGEST:
+        raise CourseError(f"FULL would take about {total / 3600:.0f} hours here, since this "
+                          "runtime has no GPU. In Colab: Runtime, Change runtime type, T4 GPU, "
+                          "then run everything again. Or leave FULL off: no result needs it.")
+    return "\n".join(f"{name}: {seconds / 60:.1f} minutes on one CPU core (measured)"
+                     for name, seconds in times.items())
 
 
 def joined(words: Iterable[str]) -> str:

@@ -2,6 +2,8 @@
 show, runs of one's own."""
 
 
+import shutil
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from course_lib.explorer.curves import (
 from course_lib.explorer.views import SLOW, VIEWS, Choice, Explorer
 from course_lib.lab.publish import publish
 from course_lib.scores import cru_s
-from course_lib.zoo import load_report, load_reports, manifest, models_dir
+from course_lib.zoo import load_report, load_reports, manifest, model_files, models_dir
 from tests.helpers import Linear, counted, split
 from tools.curves import publish_curve
 
@@ -50,7 +52,7 @@ def test_every_headline_model_has_a_current_curve():
                if p.is_file()) < 2_000_000
 
 
-@pytest.mark.parametrize("name", [n for n in sorted(curves.curve_files().entries())
+@pytest.mark.parametrize("name", [n for n in sorted(model_files(kind="curves").entries())
                                   if n.startswith("exp")])
 def test_a_curve_is_the_stored_report(name):
     curve = load_curve(name, FASHION)
@@ -238,6 +240,8 @@ def test_finished_models_of_ones_own_and_what_is_none(tmp_path):
     publish("mine/one", 1, build("lenet5"), record, tmp_path / "models")
     x, label = Explorer(["exp1/natural"]), "models: mine/one · seed 1"
     x.models |= from_folder(tmp_path)
+    shutil.copytree(tmp_path, other := tmp_path.with_name("other"))
+    assert [*from_folder(other, x.models.values())] == [f"{other / label}"]
     choice = Choice("errors", (label, "exp1/natural"), "pgd10", per_class=2)
     x.attack(choice)
     assert "20 test images" in x.draw(choice).figure.get_label()

@@ -11,7 +11,8 @@ import torch
 from course_lib import RECIPES, CourseError, build
 from course_lib.data import batches, load
 from course_lib.lab import leave_out as room
-from course_lib.lab.leave_out import DESIGNS, leave_out, load_luf, luf_files, publish_luf
+from course_lib.lab.leave_out import DESIGNS, leave_out, load_luf, publish_luf
+from course_lib.zoo import model_files
 from tests.helpers import counted, seeded, with_tiny_recipes
 
 NAME = "tiny/first"
@@ -88,7 +89,8 @@ def test_stopped_and_called_again(made, tmp_path, monkeypatch):
     calls, want = trained(monkeypatch, stop=6), made[1]
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path)
-    assert set(luf_files(tmp_path / "models").entries()[NAME]) == {"paired"}, "which was complete"
+    complete = model_files(tmp_path / "models", "luf").entries()[NAME]
+    assert set(complete) == {"paired"}
     assert go(tmp_path) == want and len(calls) == 6 + 13 - 5  # the sixth was not finished
     go(tmp_path)
     assert len(calls) == 14
@@ -108,7 +110,7 @@ def test_records_are_stored_and_verified_and_fewer_trainings_replace_no_more(mad
     # another experiment replaces it
     publish_luf({**few, "made_from": {**few["made_from"], "training_examples": 23}}, models)
     assert len(load_luf(NAME, "paired", models)["flips"]) == 2
-    path = models / "luf" / luf_files(models).entries()[NAME]["seeds"]["file"]
+    path = models / "luf" / model_files(models, "luf").entries()[NAME]["seeds"]["file"]
     path.write_text(path.read_text().replace('"luf_t"', '"luf_u"'))
     with pytest.raises(CourseError, match="is damaged: its sha256"):
         load_luf(NAME, "seeds", models)

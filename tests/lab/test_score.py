@@ -13,6 +13,7 @@ from course_lib.datasets.adult import GROUPS, UNITS
 from course_lib.evaluation import evaluate, named
 from course_lib.experiments.scores import Copies
 from course_lib.inference import predict
+from course_lib.judge import examination as of
 from course_lib.lab import examine as examination
 from course_lib.lab import score as room
 from course_lib.lab.publish import add_rows, publish
@@ -29,7 +30,9 @@ SEARCHES = tuple(Search(kind, PGD(steps=2), 0.02, 0.1, 0.01, batch=5) for kind i
 @pytest.fixture
 def models(tmp_path, tiny):
     examination.examined_images.cache_clear()
-    tiny.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255), ("pgd10", 0.3)), SEARCHES))
+    tiny.setitem(PLANS, "tiny", Plan(SEARCHES))
+    examined = {"examination": (("pgd10", 2 / 255), ("pgd10", 0.3))}
+    tiny.setitem(RECIPES, NAME, dataclasses.replace(RECIPES[NAME], **examined))
     for seed in (0, 1):
         publish(NAME, seed, network_of(RECIPES[NAME]), record(NAME, seed, history=[1]),
                 tmp_path / "models")
@@ -69,7 +72,7 @@ def test_every_score_joins_the_record_and_the_weights_stay(models, monkeypatch):
 
 def test_least_budgets_are_those_of_the_library(models, monkeypatch):
     searches = tuple(dataclasses.replace(s, batch=50) for s in SEARCHES)
-    monkeypatch.setitem(PLANS, "tiny", Plan((("pgd10", 2 / 255),), searches))
+    monkeypatch.setitem(PLANS, "tiny", Plan(searches))
     row, _ = by_kind(call(models, seeds=1), "CRU_eps")
     test = tiny_dataset().test
     found = least_eps(load_model(NAME, root=models), test.images(), test.y, attack=PGD(steps=2),
@@ -122,7 +125,9 @@ def test_adult_has_its_own_units_and_groups(monkeypatch, tmp_path):
     report = evaluate(model, few, attack, name="pgd20-adult", progress=False)
     publish(name, 0, model, {"made_from": {"model": "table_mlp", "classes": ["<=50K", ">50K"]},
                              "reports": [report.to_json()]}, tmp_path)
-    monkeypatch.setitem(PLANS, "adult", Plan((("pgd20-adult", 10.0),), (), groups=GROUPS))
+    monkeypatch.setitem(PLANS, "adult", Plan((), groups=GROUPS))
+    alone = dataclasses.replace(RECIPES[name], examination=(("pgd20-adult", 10.0),))
+    monkeypatch.setitem(RECIPES, name, alone)
     monkeypatch.setattr(room, "examine_all", lambda *_, **__: None)
     rows = score_stored([name], models=tmp_path)
     confidence = confidences(model, test)
@@ -140,8 +145,8 @@ def test_stored_scores_are_those_of_the_stored_reports():
         plan, kinds = plan_of(name), dict[str, list[dict[str, Any]]]()
         for row in load_record(name, seed=seed)["scores"]:
             kinds.setdefault(row["score"], []).append(row)
-        reports = {b: load_report(name, seed=seed, attack=b[0], eps=b[1]) for b in plan.budgets}
-        assert [r["value"] for r in kinds["CAU"]] == [cau(reports[plan.budgets[0]])], name
+        reports = {b: load_report(name, seed=seed, attack=b[0], eps=b[1]) for b in of(name)}
+        assert [r["value"] for r in kinds["CAU"]] == [cau(reports[of(name)[0]])], name
         assert {(r["attack"], r["eps"]): (r["by_class"], r["value"]) for r in kinds["CRU_s"]} == {
             b: (success(r).tolist(), cru_s(r)) for b, r in reports.items()}, name
         assert {r["estimator"]: r["told"] for r in kinds["CRU_eps"]} == {
