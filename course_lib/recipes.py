@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import product
@@ -82,7 +82,7 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
     change = pick(resolve(TRANSFORMS), recipe.transform, "transform")
     data = change(load(recipe.dataset, root=root, limit=limit))
     epochs = recipe.epochs if epochs is None else integer(epochs, "epochs", 0)
-    earlier = {need: _trained_before(need, seed, (Path(out), models), label.removeprefix(name))
+    earlier = {need: _trained_before(need, seed, Path(out), models, label.removeprefix(name))
                for need in recipe.needs}
     train, place = data.train, f"{label}/seed{seed}/{digest(recipe)}"
     about = made_from(recipe, data, epochs)
@@ -116,11 +116,12 @@ def _validation(recipe: Recipe, val: Split) -> Callable[[nn.Module, Step], Repor
                                       progress=False, flips=wants == "flips")
 
 
-def _trained_before(name: str, seed: int, places: Sequence[Path | None],
+def _trained_before(name: str, seed: int, out: Path, models: Path | None,
                     cuts: str) -> tuple[nn.Module, str]:
     """The model of an earlier recipe, shortened alike if there is one, and its hash's start."""
     from course_lib.zoo import load_model, model_files
 
+    places = (models, out) if models else (out, None)
     for label, place in product((name + cuts, name), places):
         files = model_files(place).entries().get(label, {}).get(str(seed), {})
         if "weights" in files:

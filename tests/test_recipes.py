@@ -66,7 +66,7 @@ def test_a_method_gets_the_report_that_it_wants(wants, tmp_path, monkeypatch):
 
 def test_a_hot_start_takes_the_weights_of_its_seed(tmp_path):
     with pytest.raises(CourseError, match="needs tiny/first, seed 1, whose weights are not in "
-                       ".*runs and .*Train that first, with"):
+                       ".* and .*runs. Train that first, with"):
         trained("tiny/second", tmp_path / "runs", 1, models=tmp_path)
     for seed in (0, 1):
         publish(FIRST, seed, *trained(FIRST, tmp_path / "runs", seed), tmp_path)
@@ -76,15 +76,16 @@ def test_a_hot_start_takes_the_weights_of_its_seed(tmp_path):
     publish("tiny/first@epochs=0", 1, other, record, tmp_path)
     warm, _ = trained("tiny/second", tmp_path / "short", 1, models=tmp_path, epochs=0)
     assert same_weights(warm, other)
-    publish(FIRST, 1, other, record, short := tmp_path / "short")  # what is in `out` comes first
-    _, made = trained("tiny/second", short, 1, models=tmp_path)
-    weights = entry(FIRST, 1, short)["weights"]
-    assert made["made_from"]["start"] == {"of": FIRST, "weights": weights["sha256"][:8]}
+    publish(FIRST, 1, other, record, short := tmp_path / "short")  # `out` comes after `models`
+    for models in (tmp_path, None):
+        _, made = trained("tiny/second", short, 1, models=models)
+        weights = entry(FIRST, 1, models or short)["weights"]
+        assert made["made_from"]["start"] == {"of": FIRST, "weights": weights["sha256"][:8]}
     assert [*short.glob(f"tiny/second/seed1/*-{weights['sha256'][:8]}/store.json")]
     path = short / str(weights["file"])
     path.write_bytes(path.read_bytes()[:-1])  # damaged: nobody wants another one's weights instead
     with pytest.raises(CourseError, match="damaged"):
-        trained("tiny/second", short, 1, models=tmp_path)
+        trained("tiny/second", short, 1)
 
 
 def test_static_copies_of_another_recipes_model_join_the_clean_images(tmp_path, monkeypatch):

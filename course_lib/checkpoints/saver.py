@@ -30,13 +30,16 @@ class Saver:
                  fresh: bool) -> None:
         self.t, self.store = t, store if t.group.first else None
         self.asked, self.every = every, 60.0 if every is None else every
-        self.stopped = False
-        self.handlers: dict[int, Any] = {}
+        self.stopped, self.handlers = False, dict[int, Any]()
         if self.store is not None:
             self.open(fresh)
             if (newest := self.store.latest()) is not None:
                 try:
-                    self.go_on(*newest)
+                    if newest[0] > t.epochs * t.batches:
+                        raise CourseError(f"{self.store.dir} holds {newest[1]['epoch']} epochs, and"
+                                          f" epochs={t.epochs} asks for fewer. Give as many, or "
+                                          "begin beside it with fresh=True.")
+                    t.restore(newest[1])
                 except BaseException:
                     self.store.close()
                     raise
@@ -75,14 +78,6 @@ class Saver:
                 with suppress(OtherRun):
                     return self.claim(mine | {word: newest[1].get("began")})
         raise refused
-
-    def go_on(self, step: int, state: dict[str, Any]) -> None:
-        """Restore a checkpoint, unless it is of a longer training."""
-        if step > self.t.epochs * self.t.batches:
-            raise CourseError(f"{self.store.dir} holds {state['epoch']} epochs, and epochs="
-                              f"{self.t.epochs} asks for fewer. Give as many, or begin beside it "
-                              "with fresh=True.")
-        self.t.restore(state)
 
     def claim(self, mine: dict[str, Any]) -> None:
         """Open the store for this training; OtherRun if it is not this training's."""
