@@ -99,4 +99,7 @@ def in_order(x: Tensor) -> Tensor:
                           "[N, H, W, C], [N, H, W], or a table [N, F].")
     if x.dtype == torch.int64 and x.numel() and x.min() >= 0 and 1 < x.max() <= 255:
         x = x.to(torch.uint8)
+    if x.dtype == torch.uint8 and x.numel() and x.max() == 1:
+        raise CourseError("The images are bytes of 0 and 1, which is nearly black, since 255 is "
+                          "white. Give booleans, such as x > 0, or 255 * x.")
     return (x.float() if x.dtype == torch.bool else x).contiguous()

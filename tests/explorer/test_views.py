@@ -1,7 +1,6 @@
 """The explorer without widgets: curves that equal the stored reports, drawings that say what they
 show, runs of one's own."""
 
-
 import shutil
 
 import matplotlib.pyplot as plt

@@ -139,9 +139,6 @@ def test_generated_store_names_stay_below_the_results(name):
             return
         assert folder.resolve() in store.dir.resolve().parents
 
-
-# --------------------------------------------------------------------------------------------- zoo
-
 MODEL, OTHER = "a/b", "a/c"
 NASTY = [
     "../outside/secret", "/etc/passwd", "a\0b", "\ud800", "x" * 5000, ".", "", "manifest.json",
@@ -299,9 +296,6 @@ def test_what_is_not_spoilt_is_not_refused(place):
     place.restore()
     assert place.refused() == 0
     assert load_report(MODEL, root=place.root) == Report.from_json(record()["reports"][0])
-
-
-# ------------------------------------------------------------------------------- every public door
 
 SPLIT, REPORT, SPREAD = split(12), report(), Spread.of([0.1, 0.2])
 NETWORK, AX = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), Figure().subplots()

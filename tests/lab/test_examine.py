@@ -1,6 +1,5 @@
 """Examinations: reports join records once, batch by batch, and the weights stay."""
 
-
 import pytest
 import torch
 

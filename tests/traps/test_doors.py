@@ -45,9 +45,6 @@ class Stream(IterableDataset[Any]):
     def __iter__(self):
         yield from zip(GREY, Y, strict=True)
 
-
-# ---------------------------------------------------------------------------------- what they have
-
 OF = {  # what Split.of is given, and the images that it makes of it
     "bytes [N, H, W]": ((GREY, Y), GREYS), "bytes [N, H, W, C]": ((BYTES, Y), COLOURS),
     "bytes [N, C, H, W]": ((COLOURS, Y), COLOURS), "int64": ((GREY.astype(int), Y), GREYS),
@@ -109,6 +106,7 @@ DOORS = {  # a call, and what the error says
     "words": (of(GREY, ["a"] * 6), "list"),
     "one-hot": (of(GREY, np.eye(3)[Y]), r"6 images need 6 labels.*\(6, 3\)"),
     "normalised": (of(GREY / 100 - 1, Y), r"\[0, 1\].*leave out Normalize"),
+    "bytes of 0 and 1": (of((GREY > 9).astype("u1"), Y), "nearly black.* Give booleans"),
     "ints of 0 and 1": (of((GREY > 9).astype(int), Y), "bytes or float32 .*int64"),
     "lengths": (of(GREY, Y[:5]), "6 images need 6 labels"),
     "empty": (of(GREY[:0], Y[:0]), "Labels"),
@@ -168,9 +166,6 @@ def test_c_a_loader_is_evaluated_and_a_class_left_out_by_name():
     assert evaluate(model, loader, progress=False).nat == evaluate(model, test, progress=False).nat
 
 
-# ------------------------------------------------------------------------------------------- names
-
-
 @pytest.mark.parametrize(("name", "first"), [
     ("pgd-at", "'exp1/pgd-at', 'exp4/pgd-at'"), ("EXP1/Natural", "'exp1/natural'"),
     ("exp1/naturel", "'exp1/natural'"), ("reweihgt-05", "'exp2/reweight-05'"), ("", None)])
@@ -184,9 +179,6 @@ def test_d_the_suggestion_comes_first(name, first):
         assert hint.startswith(f"Did you mean {first}" if first else "There is: ")
         assert said.count("/") <= 40 and sum(n in said for n in RECIPES) <= 14
     assert ("more." in said) == (first is None)
-
-
-# ---------------------------------------------------------------------------------- what is hidden
 
 
 @given(st.integers(2, 30), st.data())
@@ -204,9 +196,6 @@ def test_h19_what_is_hidden_stays_hidden(n, data):
     assert len(whole.whole().train) == n and (i == 0 or gone not in whole.whole().train.x)
     assert all(gone not in part.x for part in parts) and parts[0].y.tolist() == [
         int(s.y[place]) for place in wants if place != i]
-
-
-# ----------------------------------------------------------------------------------------- offline
 
 
 @pytest.mark.parametrize(("words", "code", "say"), [

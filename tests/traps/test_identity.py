@@ -194,9 +194,6 @@ def test_an_older_checkpoint_is_refused_in_plain_words(tmp_path):
         go(Store(tmp_path / "run"))
 
 
-# ----------------------------------------------------------------------------------- doors of `fit`
-
-
 @pytest.mark.parametrize("name", ["natural", "pgd_at", "bat"])
 def test_a5_validate_is_called_once_an_epoch_and_changes_nothing(name):
     seen = []
@@ -254,9 +251,6 @@ def returning(what, loss):
 def test_c_a_door_that_says_what_to_give(words, says):
     with pytest.raises(CourseError, match=says):
         go(**{"store": None, **words})
-
-
-# -------------------------------------------------------------------------------- recipes and shell
 
 
 def test_a4_a_finished_recipe_says_its_code_changed(tmp_path, tiny):
