@@ -1,7 +1,7 @@
 """The course from a shell: course-lib, or python -m course_lib
 
 Each command of lab/commands.toml calls one function with its options, and gets rows: --json prints
-them, and `shown` makes them readable. It is imported when it is called: --help answers at once.
+them, `shown` makes them readable. Functions are imported when called, so --help is quick.
 """
 
 import argparse
@@ -60,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         goes_on = "out" in options and not options.get("fresh")
-        sys.stderr.write("Interrupted." + " What was saved last is kept; the same command goes on "
-                         "from there." * goes_on + "\n")
+        sys.stderr.write("Interrupted." + " The last save is kept. Run the same command to "
+                         "resume." * goes_on + "\n")
         return 130
     sys.stdout.write(text + "\n")
     return int(command == "doctor" and any(row["state"] == "bad" for row in rows))

@@ -94,7 +94,7 @@ class PGD:
                 object.__setattr__(self, name, value.item())
 
     def __repr__(self) -> str:
-        """Without `scale` and `bf16` at their defaults, as in records that are older than these."""
+        """Omits `scale` and `bf16` at their defaults, so that older records still match."""
         shown = (f"{name}={value!r}" for name, value in vars(self).items()
                  if value or name not in ("scale", "bf16"))
         return f"PGD({', '.join(shown)})"

@@ -61,7 +61,7 @@ class Session:
                 f"{torch.__version__}, {device}. Results go to {self.results} {also}")
 
     def how_long(self, *recipes: str, full: bool = False) -> str:
-        """How long it takes to train the recipes. `full` raises if this machine is too slow."""
+        """Training times. With `full`, more than six hours without a GPU are an error."""
         slow = self.device.type == "cpu"
         return str(resolve("course_lib.tables:how_long")(recipes, full and slow))
 
@@ -71,7 +71,7 @@ def setup(drive: bool = False) -> Session:
     from course_lib.machine import device, keep_memory, kernels
 
     keep_memory()
-    if kernel := kernels():  # compiled while you read, where it never was
+    if kernel := kernels():  # compiled in the background, the first time
         threading.Thread(target=kernel.library, daemon=True).start()
     present = (host for sign, host in SIGNS.items() if sign in os.environ or sign in sys.modules)
     where = next(present, "local")

@@ -1,7 +1,7 @@
 """Data sets by name, as seeded, stratified splits of tensors in memory.
 
 Images stay bytes (uint8) until `batches` serves them as floats in [0, 1]. A loader serves embedded
-images where they suffice, and never a smaller set than asked for.
+images where they suffice, and a smaller set only with a warning.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def load(name: str, *, root: str | os.PathLike[str] | None = None, limit: int | 
          seed: int = 0) -> Dataset:
     """A data set by name, from the files in the folder `root`, the course's cache, or a download.
 
-    `limit` bounds the training and validation examples together, four to one. The stored models
+    `limit` is how many examples to train (80 %) and validate (20 %) on. The stored models
     were trained with seed 0: the `val` of another seed holds images that they have seen.
 
     >>> data = load("fashion-mnist", limit=1000)
@@ -150,7 +150,7 @@ class Split:
                      {k: torch.cat([p.groups[k] for p in parts]) for k in self.groups})
 
     def masked(self, i: int) -> Split:
-        """The same split in the same order without example i, for leave-one-out in pairs."""
+        """The same split in the same order without example i, for paired leave-one-out."""
         if self.hidden is not None or i not in range(len(self)):
             raise CourseError(f"There is no example {i!r:.100} to hide; this split holds "
                               f"{len(self.y)}, and hides at most one.")

@@ -27,19 +27,19 @@ def pick(table: Mapping[str, T], name: object, what: str) -> T:
 
 
 def instead(names: Collection[str], name: object) -> str:
-    """What an unknown name may stand for: the names that it is a part of, in any case, or the
-    nearest; and which names there are, unless they are many and one is like it."""
+    """Suggestions for an unknown name: names that contain it, in any case, or the nearest one;
+    and the known names, unless they are many and one is suggested."""
     low, by_length = f"{name}".lower()[:100], sorted(names, key=len)
     words = {w: n for n in reversed(by_length) for w in (n.lower(), *n.lower().split("/"))}
     like = [n for n in by_length if low and low in n.lower()][:10] or [
         words[near] for near in difflib.get_close_matches(low, words, 1)]
     hint = f" Did you mean {', '.join(map(repr, like))}?" if like else ""
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return hint if hint and more else f"{hint} There is: {', '.join(sorted(names)[:10])}{more}."
+    return hint if hint and more else f"{hint} Known: {', '.join(sorted(names)[:10])}{more}."
 
 
 def several(given: Any) -> list[Any]:
-    """A list of what was given; of a word, or of what is no collection, a list of one."""
+    """The items of a collection; a string or a single object becomes a list of one."""
     try:
         return [given] if isinstance(given, str) else list(given)
     except TypeError:

@@ -15,7 +15,7 @@ def predict(model: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
     with torch.no_grad(), frozen(model):
         logits = logits_of(model, check_images(x, y), y)
     if broken := int(logits.isnan().any(1).sum()):
-        raise CourseError(f"{type(model).__name__} answers NaN to {broken} of {len(x)} images; its "
+        raise CourseError(f"{type(model).__name__} gives NaN for {broken} of {len(x)} images; its "
                           "weights may hold NaN.")
     return logits.argmax(1)
 
@@ -51,7 +51,7 @@ def check_fit(model: nn.Module, split: Any) -> torch.device:
     with torch.no_grad(), frozen(model):
         outputs = logits_of(model, check_images(split.images(slice(0, 1)).to(device))).shape[1]
     if outputs != classes:
-        raise CourseError(f"{type(model).__name__} tells {outputs} classes apart, the data has "
+        raise CourseError(f"{type(model).__name__} has {outputs} outputs, but the data has "
                           f"{classes} classes. Build it with classes={classes}.")
     return device
 

@@ -71,7 +71,7 @@ def png(figure: Figure) -> bytes:
 
 
 def show(ax: Axes, alt: str = "") -> None:
-    """Show and close the figure of `ax`. Who cannot see it gets `alt`, its label, or `describe`."""
+    """Show and close the figure of `ax`. Its alt text is `alt`, its label, or `describe`."""
     from IPython import display
 
     figure: Any = ax.figure

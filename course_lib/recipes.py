@@ -45,10 +45,10 @@ class Recipe:
     start: str = ""  # the recipe whose weights (same seed) it starts from
     seeds: int = 5
     validation: PGD = PGD(steps=20)  # the attack on validation data
-    validation_images: int | None = None  # so many during training, stratified; None is all
+    validation_images: int | None = None  # this many in training, stratified; None is all
     examination: tuple[tuple[str, float], ...] = EXAMINATION
     weights: bool = True  # are the weights stored? Grids and ablations store records only
-    copies: Any = None  # static attacked copies, which join the training set (scores.py there)
+    copies: Any = None  # attacked copies, which join the training set (experiments/scores.py)
 
     def __post_init__(self) -> None:
         resolve("course_lib.judge.kinds:check_kinds")(vars(self), Recipe)
@@ -70,8 +70,8 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
         progress: bool = True) -> tuple[Run, dict[str, Any]]:
     """Train a recipe with checkpoints under `out`, evaluate it, and return it with its record.
 
-    Resumes what was stopped; `fresh` begins beside it. `limit` (images) and `epochs` shorten it,
-    `mirror` is a second folder for checkpoints, `root` has the data, `models` the stored models.
+    Resumes a stopped run; `fresh` starts another. `limit` (images) and `epochs` shorten it,
+    `mirror` is a second folder for checkpoints, `root` and `models` are folders of data and models.
     """
     resolve("course_lib.judge.kinds:check_kinds")(locals(), run)
     from course_lib.checkpoints import Store

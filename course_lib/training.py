@@ -27,9 +27,9 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 @dataclass(frozen=True)
 class Averaging:
-    """The average of the weights after each epoch from `first` (from 0) on, which replaces the
-    trained weights in the end. With `accept`, an epoch counts only if each class is right under
-    attack at least so often on validation data (FAWA, Wei et al., CVPR 2023)."""
+    """An average of the weights after each epoch from `first` (counted from 0) replaces the
+    trained weights at the end. With `accept`, an epoch counts only if each class has at least this
+    robust accuracy on validation data (FAWA, Wei et al., CVPR 2023)."""
 
     limits = "0 <= decay < 1", "0 <= first < inf", "0 <= accept <= 1"
 
@@ -44,7 +44,7 @@ class Averaging:
 @dataclass(frozen=True)
 class Optim:
     """The optimiser as data. `drops` holds (epoch, factor): from that epoch on the rate is
-    lr * factor. With `cosine` it falls to zero along a cosine, over so many epochs. `augment` is a
+    lr * factor. Over `cosine` epochs it falls to zero along a cosine. `augment` is a
     name in AUGMENTATIONS. With `averaging` an average of the weights is the trained model."""
 
     limits = (("name", OPTIMISERS), ("augment", AUGMENTATIONS), "0 < lr < inf", "1 <= batch < inf",
@@ -96,10 +96,10 @@ def fit(model: nn.Module, method: Method, data: Dataset | Split, *, epochs: int,
         save_every: float | None = None, callback: Callable[[Run], object] | None = None) -> Run:
     """Train `model` in place and return it, in eval mode, with its history.
 
-    With a `store`, such as Store("runs/mine"), the same call goes on where an earlier one stopped;
-    more `epochs` go on with a finished training. It is saved after each epoch, when it is stopped,
+    With a `store`, such as Store("runs/mine"), the same call resumes where an earlier one stopped;
+    more `epochs` continue a finished training. It is saved after each epoch, when it is stopped,
     and every `save_every` seconds (by default a minute, or more where a save is slow); `fresh=True`
-    begins beside another training that was saved there. `validate(model, at)` makes reports on
+    starts a new training beside the saved one. `validate(model, at)` makes reports on
     validation data, never test data. `callback` gets the run so far after each epoch.
 
     >>> fit(model, METHODS["pgd_at"](), data, epochs=10, optim=Optim(), seed=0)  # doctest: +SKIP

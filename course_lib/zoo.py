@@ -21,8 +21,8 @@ from course_lib.models import build
 
 Root = Path | str | None  # a folder of stored models; None is `models_dir()`
 K = TypeVar("K", bound=Hashable)
-TRAIN = ("Train it: python -m course_lib train {name} --seed {seed}. The model is then in runs "
-         "(--models runs, COURSE_MODELS=runs).")
+TRAIN = ("Train it: python -m course_lib train {name} --seed {seed}. Then give --models runs "
+         "or set COURSE_MODELS=runs.")
 
 
 def models_dir() -> Path:
@@ -174,7 +174,7 @@ def _saved(name: Any) -> tuple[str, Path | None, str]:
 
 def combine(reports: Iterable[Report], ignore: str = "") -> list[Report]:
     """The reports with their classes in the first one's order, so that they can be compared. They
-    share the images of each class (by its name), attack and budget; an attack without a name is
+    share the images of each class (by its name), attack and budget; an unnamed attack fits
     any. `ignore` names facts that may differ, such as "attack budget"."""
     if not (reports := list(reports)):
         raise CourseError("There is no report; give one or more, such as load_report(name).")
@@ -195,8 +195,8 @@ def combine(reports: Iterable[Report], ignore: str = "") -> list[Report]:
 
 
 def images_of(report: Report) -> tuple[tuple[str, int], ...]:
-    """What a report's images are known by: how many of each class, in the order of their names.
-    Classes of one name have only their place."""
+    """The key of a report's images: how many of each class, sorted by name. If two classes
+    share a name, by place."""
     of_class = tuple(zip(report.classes, report.nat.counts, strict=True))
     return of_class if len({*report.classes}) < len(of_class) else tuple(sorted(of_class))
 
@@ -209,8 +209,8 @@ def under(reports: Sequence[Report], attack: str | None, eps: float | None) -> l
 
 def columns(models: Mapping[K, Sequence[Report]], attack: str | None = None,
             eps: float | None = None, size: int | None = None) -> list[dict[K, Report]]:
-    """The models' reports under an attack, those on the same images together: first those on the
-    images that most models share, then on the most. With `size`, only those on so many images."""
+    """The models' reports under an attack, grouped by images: first the images that most models
+    share, then the largest set. With `size`, only reports on this many images."""
     found: dict[Any, dict[K, Report]] = {}
     for key, mine in models.items():
         for report in under(mine, attack, eps):
@@ -238,7 +238,7 @@ def load_report(name: str, *, seed: int = 0, attack: str = "pgd20", eps: float =
         return max(mine, key=lambda r: sum(r.nat.counts))
     listed = ", ".join(f"{r.attack} at {budget(r.eps)} on {sum(r.nat.counts):,} images"
                        for r in stored)
-    raise CourseError(f"No report of {name} under {attack} at {budget(eps)} is stored. There is: "
+    raise CourseError(f"No report of {name} under {attack} at {budget(eps)} is stored. Stored: "
                       f"{listed}.")
 
 

@@ -305,9 +305,9 @@ def apart(classes, attacks=STANDARD):
 
 
 @pytest.mark.parametrize(("call", "say"), [
-    (lambda: apart(2), r"needs 4 classes, the model tells 2 apart. "
+    (lambda: apart(2), r"needs 4 classes, but the model has 2. "
                        r"Use AutoAttack\(attacks=\('apgd-ce', 'fab-t', 'square'\)"),
-    (lambda: apart(3), "needs 4 classes, the model tells 3"),
+    (lambda: apart(3), "needs 4 classes, but the model has 3"),
     (lambda: apart(2, ("apgd-dlr",)), "needs 3 classes"),
     (lambda: QUICK(Small(), torch.rand(4, 36), torch.zeros(4, dtype=torch.int64)),
      "float32 images of shape"),

@@ -128,13 +128,13 @@ def test_an_interruption_promises_a_resume_only_where_something_is_saved(capsys,
     stop = register_optimizer_step_post_hook(lambda *_: signal.raise_signal(signal.SIGTERM))
     code, out, err = call(capsys, "train", "tiny/first")
     stop.remove()
-    assert (code, out) == (130, "") and "the same command goes on from there" in err
+    assert (code, out) == (130, "") and "Run the same command to resume" in err
     code, out, err = call(capsys, "train", "tiny/first")
     assert code == 0 and "resuming at epoch" in err and out.startswith("finished")
 
 
 @pytest.mark.parametrize(("argv", "say"), [
-    (["evaluate", "exp9/nothing"], "Unknown model 'exp9/nothing'. There is: tiny/first."),
+    (["evaluate", "exp9/nothing"], "Unknown model 'exp9/nothing'. Known: tiny/first."),
     (["evaluate", "tiny/first", "--seed", "7"], "stored for seeds 0, 1, not for 7"),
     (["evaluate", "tiny/first", "--eps", "8"], "For 8 grey levels of 255 write 8 / 255"),
     (["train", "exp1/naturel"], "Did you mean 'exp1/natural'?"),

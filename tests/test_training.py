@@ -289,7 +289,7 @@ def test_progress_says_where_it_goes_on(capfd):
 @pytest.mark.parametrize(("words", "say"), [  # more of them in tests/traps/test_identity.py
     ({"data": split(1).masked(0)}, "The split is empty"),
     ({"epochs": -1}, "epochs is -1"), ({"seed": "0"}, "seed is '0'"),
-    ({"model": Small(2)}, "2 classes apart, the data has 3 classes"),
+    ({"model": Small(2)}, "2 outputs, but the data has 3 classes"),
     ({"data": split(9, (2, 6, 6))}, r"Small cannot take images of shape \(1, 2, 6, 6\)")])
 def test_bad_input(words, say):
     store, words = Memory(), {"model": Small(), **words}

@@ -103,7 +103,7 @@ def test_reports_by_seed_are_on_the_same_images(root):
     for call, say in ((lambda: load_reports("c/examined", eps=0.1, root=root), "No report of c/ex"),
                       (lambda: load_reports("c/no", root=root), "Unknown model"),
                       (lambda: load_report(NAME, attack="cw20", root=root), "cw20 at 8/255 is st"
-                       "ored. There is: pgd20 at 8/255 on 40 images, pgd20 at 16/255")):
+                       "ored. Stored: pgd20 at 8/255 on 40 images, pgd20 at 16/255")):
         with pytest.raises(CourseError, match=say):
             call()
     for seed in (0, 2):
@@ -249,7 +249,7 @@ CHANGED = "is damaged: its sha256"
     (WEIGHTS, lambda raw: safetensors.torch.save(network(1).state_dict()), CHANGED),
     (MANIFEST, lambda raw: b"[" * 200_000, "manifest.json is damaged.*Restore it"),
     (MANIFEST, lambda raw: b"[]", "not a mapping"),
-    (MANIFEST, lambda raw: raw.replace(b'"format": 1', b'"format": 2'), "has format 2; this"),
+    (MANIFEST, lambda raw: raw.replace(b'"format": 1', b'"format": 2'), "has format 2. Update"),
     (WEIGHTS, None, "missing.*no address is known. Train it: .* exp1/natural --seed 0"),
     (RECORD, None, "seed0.json is missing"), (MANIFEST, None, "is not there. Clone the whole rep")])
 def test_damage_is_noticed_and_what_is_gone_is_named(root, file, edit, say):

@@ -129,7 +129,7 @@ def also(optim: Mapping[str, Any]) -> str:
     """What else there is to an optimiser."""
     words = {"momentum": "momentum {:g}", "weight_decay": "weight decay {:g}",
              "augment": "images changed by {}",
-             "averaging": "average of the weights (decay {0[decay]:g}, from epoch {0[first]} on)"}
+             "averaging": "average of the weights (decay {0[decay]:g}, after {0[first]} epochs)"}
     return "".join(f", {text.format(optim[word])}" for word, text in words.items()
                    if optim.get(word))
 
@@ -179,7 +179,7 @@ def limits(records: Mapping[int, dict[str, Any]]) -> str:
     attacks = {str(row.get("attack")) for r in records.values() for row in r.get("reports", [])}
     weak = ("" if any(a.startswith("autoattack") for a in attacks)
             else " A stronger attack (AutoAttack) finds more errors and was not run.")
-    few = f" {len(records)} seed(s) say little about others." if len(records) < 3 else ""
+    few = " So few seeds say little about others." if len(records) < 3 else ""
     by = ", ".join(sorted(attacks)) or "nothing"
     return ("Limits: a small network for teaching, not for use; attacked within l-infinity balls "
             f"by {by}.{weak}{few}")
@@ -196,11 +196,11 @@ def reports_only(records: Records) -> str:
                  for kind in ("nat", "rob") for value in (average, worst)]
         lines.append([name, str(made(seeds).get("recipe", {}).get("about", "")),
                       ranges(list(seeds)), *(cells if found else [""] * 4)])
-    text = ("Of these there are records only, no weights: `python -m course_lib train <recipe>` "
-            "makes one again, in runs/. Errors\n"
+    text = ("Only records of these are stored. `python -m course_lib train <recipe>` "
+            "trains one again, in runs/. Errors\n"
             "on validation data, robust ones under the attack named in the record, mean ± standard "
             "deviation over seeds.")
-    return f"## Grids and trials\n\n{text}\n\n" + markdown(lines, *lines[0][:3])
+    return f"## Records only\n\n{text}\n\n" + markdown(lines, *lines[0][:3])
 
 
 def average(errors: list[float], counts: list[int]) -> float:

@@ -33,12 +33,12 @@ SHOWN = {  # label -> stored recipe
 # question; a heading of benchmarks/README.md; the row under it; its columns for an equal allocator
 # and for the default one
 SPEED = (
-    ("PGD-20 evaluation beside torchattacks, batch 500",
+    ("PGD-20 evaluation vs. torchattacks, batch 500",
      "PGD-20 evaluation of LeNet-5", "500 | this course |", (3, 4)),
-    ("an epoch of adversarial training beside the usual loop "
-     "(DataLoader, transforms an image, torchattacks)",
+    ("an epoch of adversarial training vs. the usual loop "
+     "(DataLoader, transforms per image, torchattacks)",
      "One epoch of adversarial training", "this course |", (2, 3)),
-    ("all of Experiment 1, one seed, from nothing, beside the usual loop",
+    ("all of Experiment 1, one seed, from nothing, vs. the usual loop",
      "Experiment 1 from nothing", "all of Experiment 1 |", (4, 5)),
 )
 
@@ -88,7 +88,7 @@ def results_table() -> str:
 def speed() -> str:
     """Ratios from the tables of benchmarks/README.md."""
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    lines = ["| question | times as fast, same allocator settings | default allocator |",
+    lines = ["| task | times as fast, same allocator settings | default allocator |",
              "|---|---:|---:|"]
     for question, heading, start, columns in SPEED:
         part = text.partition(f"## {heading}")[2].partition("\n## ")[0]

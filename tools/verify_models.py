@@ -1,7 +1,7 @@
 """Evaluate the bundled models anew and compare with their stored reports: python -m
 tools.verify_models [exp1/pgd-at ...]
- A standard error may differ by the rounding of two borderline images of a class, a robust one by
-0.3 points: on another processor, or without the C++ kernel, the last digits of an attack differ.
+ An error may differ by the rounding of two borderline images of a class, a robust one by 0.3
+points: on another processor, or without the C++ kernel, the last digits of an attack differ.
 AutoAttack is not run again.
  `--retrain` trains one shortened recipe on one thread instead, which must give the stored weights
 to the bit where versions, processor and kernel are those it was stored with, and elsewhere errors
@@ -108,7 +108,7 @@ def _standard(told: Report, found: Report) -> Iterator[str]:
 def _robust(told: Report, found: Report) -> Iterator[str]:
     for c, was, now, n in zip(told.classes, told.rob.wrong, found.rob.wrong, told.rob.counts,
                               strict=True):
-        if abs(now - was) > max(POINTS * n, 1):
+        if abs(now - was) > max(POINTS * n, ROUNDING):
             yield f"robust error of {c} is {now / n:.2%}, stored is {was / n:.2%}"
     if abs(sum(found.rob.wrong) - sum(told.rob.wrong)) > POINTS * sum(told.rob.counts):
         yield f"average robust error is {found.rob.mean:.2%}, stored is {told.rob.mean:.2%}"

@@ -27,7 +27,7 @@ from course_lib.files import sha256_of, within, write_new, write_together
 FORMAT = 2  # 1 was torch.save with a marker file
 PLAIN = (int, float, str, bool, type(None))  # and nothing derived: numpy's float64 is a float, too
 RECORD = "store.json"  # what the checkpoints are of, for people
-KEEP = 3  # so many of the newest that were verified; older ones are deleted
+KEEP = 3  # this many verified ones; older ones are deleted
 NAME = re.compile(r"ckpt-(0|[1-9][0-9]{0,17})-([0-9a-f]{64})(?: \([0-9]{1,3}\))?")
 T = TypeVar("T")
 

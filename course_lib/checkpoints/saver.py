@@ -38,7 +38,7 @@ class Saver:
                     if newest[0] > t.epochs * t.batches:
                         raise CourseError(f"{self.store.dir} holds {newest[1]['epoch']} epochs, and"
                                           f" epochs={t.epochs} asks for fewer. Give as many, or "
-                                          "begin beside it with fresh=True.")
+                                          "start a new run with fresh=True.")
                     t.restore(newest[1])
                 except BaseException:
                     self.store.close()
@@ -63,7 +63,7 @@ class Saver:
 
     def open(self, fresh: bool) -> None:
         """Take the store that this training has begun: the given one, or one beside it. A stopped
-        call leaves its model as the newest checkpoint has it: with that, a call began as it says.
+        call leaves its model as in the newest checkpoint, which names the first weights.
         """
         given, mine, word = self.store, identity(self.t), "the initial weights"
         used = (s for s in given.siblings() if s.latest())  # the others are nobody's yet

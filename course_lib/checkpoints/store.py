@@ -60,7 +60,7 @@ class Store:
         if then and (changed := _differences(then["identity"], identity)):
             raise OtherRun(
                 f"The store in {self.dir} was made by another run: {changed}. Restore these "
-                "settings to go on with that run; or begin beside it with fresh=True (in a shell: "
+                "settings to resume that run. For another beside it, use fresh=True (in a shell: "
                 "--fresh) or store = store.fresh().")
         if "environment" in then and (moved := _differences(then["environment"], environment)):
             self._warn(f"This run goes on in another environment, {moved}: results should be "
@@ -74,8 +74,8 @@ class Store:
             self.folder.write(RECORD, json.dumps(self._about, indent=1).encode())
         except TimeoutError:
             raise CourseError(f"{self.dir} is being written by another process. Stop that run, or "
-                              "restart its kernel, and run this again; or go on in an empty store "
-                              "beside it: store.fresh().") from None
+                              "restart its kernel, and run this again; or use an empty store "
+                              "instead: store.fresh().") from None
         except OSError as error:
             self.close()
             raise CourseError(f"Nothing of this training could be saved: {self.dir} cannot be "
@@ -181,8 +181,8 @@ class Store:
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """How a run differs from an earlier one. A source that only one of them names is none of the
-    differences: the fields or another source show it.
+    """How a run differs from an earlier one. A source that only one of them names does not
+    count: the fields or another source show it.
 
     >>> _differences({"rate": 0.1, "data": "ab"}, {"rate": 0.2, "data": "ab", "seed": 1})
     'rate is 0.2, was 0.1; seed is 1, was not given'

@@ -1,1 +1,1 @@
-"""One file per data set: where its files come from, and how they are read."""
+"""Data sets: where their files come from, and how they are read."""

@@ -31,8 +31,8 @@ def examples(given: Any, y: Any, classes: Any) -> tuple[Tensor, Tensor, tuple[st
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.is_complex() or not y.numel() or not (
             (y == y.long()) & (y >= 0) & (y.long() < MOST)).all():  # 10,000 is no byte
-        raise CourseError("Labels must number the classes from 0, one for each image; these are "
-                          f"{tuple(y.shape)}, first {y.flatten()[:5].tolist()}. For others take "
+        raise CourseError("Labels must number the classes from 0, one per image; these have shape "
+                          f"{tuple(y.shape)}, first {y.flatten()[:5].tolist()}. Else take "
                           "np.unique(y, return_inverse=True)[1].")
     if classes is None:
         named = isinstance(known, list | tuple) and len(known) > y.max()
@@ -84,7 +84,7 @@ def numbers(given: Any) -> Tensor:
         as_it_is = t.is_complex() or t.dtype in (torch.uint8, torch.bool)
         return t if as_it_is else t.float() if t.is_floating_point() else t.long()
     except (TypeError, ValueError, KeyError, RuntimeError, OverflowError) as e:
-        raise CourseError(f"A {type(given).__name__} was given that is not numbers of one shape "
+        raise CourseError(f"This {type(given).__name__} does not hold numbers of one shape "
                           f"({type(e).__name__}: {e!s:.100}). {GIVE}") from None
 
 

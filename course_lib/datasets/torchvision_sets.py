@@ -37,7 +37,7 @@ def imagenette(folder: Path | None, part: str) -> Split:
                          "imagenette2-160.tgz)", split=part, size="160px", transform=square)
     try:  # torchvision accepts a folder that is half unpacked
         if [*Counter(c for _, c in raw._samples).values()] != IMAGENETTE_IMAGES[part]:
-            raise OSError(f"of {len(raw)} pictures not so many are of each class as published")
+            raise OSError(f"its {len(raw)} pictures are not as many per class as published")
         return Split.of(raw, classes=[names[0] for names in raw.classes])
     except OSError as e:
         place = (folder or cache_dir()) / "imagenette2-160"

@@ -2,7 +2,7 @@
 
 All train on the same 48,000 images for 35 epochs, a hot start included. Each method had four trials
 (seed 0, validation data) before any test report was made. CHOSEN is the trial with the lowest
-worst-class robust error, of those whose average is at most a point above the best. A test compares.
+worst-class robust error, of those whose average is at most a point above the best. Tests check it.
 """
 
 import dataclasses
@@ -25,15 +25,14 @@ from course_lib.training import Averaging, Optim
 
 # Two constants of each method, most often its budget in 255ths and one of its own. CFOL's eta is in
 # units of the authors'. Our own recipe is CFOL from the hot start, averaged; margins were tried.
-TRIED: dict[str, tuple[tuple[float, float], ...]] = {
-    "dafa": tuple(product((0.64, 0.25), (1.0, 2.0))),  # warm-up and lam, at 8/255
-    "cfa": tuple(product((8, 10), (0.1, 0.3))),  # lambda1
-    "wat": tuple(product((8, 10), (0.1, 0.3))),  # eta
-    "cfol": tuple(product((8, 10), (1.0, 3.0))),  # eta
-    "faal": ((8, 0.25), (8, 0.5)),  # tau
-    "faal-text": ((8, 0.25), (8, 0.5)),
-    "ours": tuple(product((0, 0.3), (1.0, 3.0))),  # margins and eta
-}
+TRIED: dict[str, tuple[str, tuple[float, ...], tuple[float, float]]] = {
+    "dafa": ("DAFA, warm-up {:g}, lambda {:g}", (0.64, 0.25), (1.0, 2.0)),
+    "cfa": ("CFA at {:g}/255, lambda1 {:g}", (8, 10), (0.1, 0.3)),
+    "wat": ("WAT at {:g}/255, eta {:g}", (8, 10), (0.1, 0.3)),
+    "cfol": ("CFOL at {:g}/255, eta {:g}", (8, 10), (1.0, 3.0)),
+    "faal": ("FAAL at {:g}/255, tau {:g}", (8,), (0.25, 0.5)),
+    "faal-text": ("FAAL as its text has it, at {:g}/255, tau {:g}", (8,), (0.25, 0.5)),
+    "ours": ("CFOL from the hot start, averaged; margins {:g}, eta {:g}", (0, 0.3), (1.0, 3.0))}
 CHOSEN: dict[str, tuple[float, float]] = {
     "dafa": (0.64, 1.0), "cfa": (10, 0.3), "wat": (8, 0.1), "cfol": (8, 3.0), "faal": (8, 0.5),
     "faal-text": (8, 0.5), "ours": (0, 1.0)}
@@ -58,7 +57,7 @@ class ShuffledFRL(FRL):
 
 
 def method(name: str, first: float, second: float, epochs: int) -> Method:
-    """A method with its two constants; what it adds up in so many epochs is as for EPOCHS."""
+    """A method with its two constants; sums over the epochs are scaled to EPOCHS."""
     kl, ce = exp2.trades_attack(first), exp2.attack(first)
     eta = 1e-3 * second * 40 / 48 / epochs  # CFOL's is 5e-6 for 200 epochs of 40,000 images
     settings: dict[str, dict[str, Any]] = {
@@ -87,7 +86,7 @@ def fine_tuned(about: str, method: Method, rate: float, epochs: int = exp2.FRL_E
 
 
 def entry(name: str, first: float, second: float, epochs: int = EPOCHS) -> Recipe:
-    about = f"{name} with {first:g} and {second:g}"
+    about = TRIED[name][0].format(first, second)
     if name in HOT:
         epochs -= epochs * exp2.HOT_EPOCHS // EPOCHS
         tuned = fine_tuned(about, method(name, first, second, epochs), HOT[name], epochs)
@@ -112,7 +111,7 @@ def margins(name: str, eps: float, tau: float, lambda1: float,
 
 TRIALS: dict[str, Recipe] = {
     f"tune/{name}-{a:g}-{b:g}": exp2.trial(entry(name, a, b, TRIAL_EPOCHS))
-    for name, tried in TRIED.items() for a, b in tried}
+    for name, (_, *tried) in TRIED.items() for a, b in product(*tried)}
 PLAIN = {"pgd-at": exp4.RECIPES["exp4/pgd-at"], "trades-6": exp4.RECIPES["exp4/trades-6"],
          "bat": exp4.RECIPES["exp4/bat-code"], "frl": exp3.RECIPES["exp3/reweight-remargin-05"]}
 RECIPES: dict[str, Recipe] = {

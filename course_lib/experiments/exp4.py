@@ -22,7 +22,7 @@ TRIED: dict[str, tuple[tuple[float, ...], ...]] = {
     "bat-code": ((8, 1.0), (8, 0.3), (12, 1.0), (12, 0.3)),
     "bat-paper": ((8, 0.3), (8, 0.1), (12, 0.3), (12, 0.1))}
 # The budget (and BAT's alpha) of each method: of its trials the one with the lowest mean of the
-# worst class's standard and robust error. A test compares.
+# worst class's standard and robust error. Tests check it.
 CHOSEN: dict[str, tuple[float, ...]] = {
     "pgd-at": (8,), "trades-1": (12,), "trades-6": (8,), "fat": (8,), "gairat": (10,),
     "bat-code": (8, 1.0), "bat-paper": (8, 0.3),

@@ -40,8 +40,8 @@ def sgd(rate: float, decay: float, *drops: tuple[int, float]) -> Optim:
 
 # Epochs and optimiser of each method, as in its authors' code. PGD-AT has the 110 epochs of DAFA's
 # baselines, which stop soon after the first drop: with 200 epochs (CFA) the best checkpoint is far
-# better than the last, and we choose none. Their momentum is Nesterov's; ours is plain, as for all
-# other methods.
+# better than the last, and we choose none. DAFA's momentum is Nesterov's; ours is plain, as
+# everywhere.
 LONG = (120, sgd(0.1, 2e-4, (60, 0.1), (90, 0.01), (110, 0.005)))
 TRADES, FRL = (76, sgd(0.1, 2e-4, (75, 0.1))), (40, sgd(1e-3, 5e-4))
 SCHEDULES: dict[str, tuple[int, Optim]] = {

@@ -254,7 +254,7 @@ def image(x: Explorer, choice: Choice) -> str:
         plots.probabilities({"clean": p[0], "attacked": p[-1]}, classes, bars)
         plots.walk(p[1:][:, [y, rival]], right, [classes[y], classes[rival]], path)
         before, after = (f"{classes[int(q.argmax())]} ({float(q.max()):.0%})" for q in p[[0, -1]])
-        alt += (f" {m} says {before} to the clean image and {after} to the attacked one; the path "
+        alt += (f" {m} predicts {before} when clean and {after} under attack; the path "
                 + ("never crosses." if all(right) else
                    f"is first wrong at step {right.index(False)}."))
     return alt
@@ -285,7 +285,7 @@ def sides(x: Explorer, choice: Choice) -> str:
     for m, t in target.items():
         alt += (f" {m}: {classes[int(np.argmin(steps[m]))]} is lost soonest ({min(steps[m]):.0f} "
                 f"steps), {classes[int(t.argmax())]} takes {t.max():.0%} of the wrong answers; "
-                f"{diagnostics.from_uniform(t):.0%} of them would have to move to be even.")
+                f"an even spread would change {diagnostics.from_uniform(t):.0%} of them.")
     return alt
 
 

@@ -30,7 +30,7 @@ NOTICE, WAIT = 5.0, 600.0  # seconds until we say that we wait for a lock, and u
 OLD = 600.0  # seconds after which nobody reads a superseded file, or goes on writing a part
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 LARGEST = 500_000_000  # bytes; every file of the course is smaller
-RECENT = ".recent"  # superseded contents by sha256, for those who read the manifest before that
+RECENT = ".recent"  # old contents by sha256, for readers of the previous manifest
 PATIENCE = 30.0  # seconds that a server may be silent
 SLOWEST = 50_000  # bytes in a second; a download that is slower is given up
 
@@ -39,7 +39,7 @@ class CannotWrite(CourseError, OSError):
     """A full disk, for example."""
 
     def __str__(self) -> str:
-        return f"Cannot write {self.filename} ({self.strerror}). Make space, or choose a folder."
+        return f"Cannot write {self.filename} ({self.strerror}). Make space or use another folder."
 
 
 def reason(error: BaseException) -> str:
@@ -309,7 +309,7 @@ class StoredFiles:
             return {}
         content = parse_json(read_bytes(path), path)
         if (format := content.get("format", 1)) != 1:
-            raise CourseError(f"{path} has format {format!r}; this course reads 1. Update it.")
+            raise CourseError(f"{path} has format {format!r}. Update the course: it reads 1.")
         level: list[Any] = [content.get(key)]
         for _ in range(depth + 1):
             if not all(isinstance(row, dict) for row in level):

@@ -125,8 +125,8 @@ def classes_for(attacks: Sequence[str], model: nn.Module, x: Tensor) -> int:
     if (needed := max(CLASSES[name] for name in attacks)) > classes:
         able = tuple(name for name in ("apgd-ce", "apgd-dlr", "fab-t", "square")
                      if CLASSES[name] <= classes)
-        raise CourseError(f"This AutoAttack needs {needed} classes, the model tells {classes} "
-                          f"apart. Use AutoAttack(attacks={able}).")
+        raise CourseError(f"This AutoAttack needs {needed} classes, but the model has "
+                          f"{classes}. Use AutoAttack(attacks={able}).")
     return classes
 
 
@@ -149,7 +149,7 @@ def _of_attack(report: Report, split: Split, attack: Any) -> Iterator[str]:
         yield "Robust error is below standard error: the attacked images help the model."
     if getattr(attack, "claimed", 0) not in (0, report.eps):
         yield (f"The attack claims eps = {attack.claimed:.4g} and changes inputs by up to "
-               f"{report.eps:.4g}, which is recorded: has it left the ball, or another norm?")
+               f"{report.eps:.4g} (recorded). Did it leave the ball, or use another norm?")
     if not isinstance(attack, PGD):
         return
     if (reach := attack.steps * attack.step_size) < attack.eps * (1 - 1e-9):

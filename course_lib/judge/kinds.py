@@ -89,7 +89,7 @@ def check_shape(name: str, make: Any, shape: Mapping[str, Any]) -> dict[str, Any
         takes.bind(**shape)
     except TypeError:
         raise CourseError(f"{name} cannot be built with {', '.join(sorted(shape))}; it takes "
-                          f"{', '.join(takes.parameters)}, and moves by .to('cuda').") from None
+                          f"{', '.join(takes.parameters)}. To move it: .to('cuda').") from None
     whole = {word for word, parameter in takes.parameters.items() if type(parameter.default) is int}
     return {word: integer(value, f"{word} of {name}", 2 if word == "classes" else 1)
             if word in whole else value for word, value in shape.items()}
@@ -103,11 +103,11 @@ def check_training(model: Any, method: Any, optim: Any, store: Any, validate: An
             (optim, "make", 'Optim("adam", lr=1e-3)'), (store, "save", 'Store("runs/mine")')):
         known = hasattr(given, part) or (given is None and part == "save")
         if isinstance(given, type) or not known:
-            raise CourseError(f"fit was given {given!r} in place of something like {example}.")
+            raise CourseError(f"fit was given {given!r}; it needs something like {example}.")
     if method.update_every not in (None, "epoch"):
         integer(method.update_every, 'update_every (None, "epoch" or a number of batches)', 1)
     if optim.averaging and optim.averaging.accept and not validate:
-        raise CourseError("Averaging accepts epochs by validation data; pass validate= to fit.")
+        raise CourseError("Averaging(accept=…) needs validation data; pass validate= to fit.")
 
 
 def check_loss(method: Any, out: Any, epoch: int, batch: int) -> tuple[Tensor, float, Any]:
@@ -134,7 +134,8 @@ def of_forward(error: Exception, model: Any, x: Tensor) -> Exception:
 
 def of_logits(model: Any, logits: Any, top: int) -> CourseError:
     """The error for what are no logits, or too few for the labels."""
-    return CourseError(f"{type(model).__name__} gives a {described(logits)}, labels run to {top}. "
+    labels = f", labels run to {top}" if top >= 0 else ""
+    return CourseError(f"{type(model).__name__} gives a {described(logits)}{labels}. "
                        "It must give logits alone, [B, classes]. Build it with classes= as the "
                        "data set has.")
 

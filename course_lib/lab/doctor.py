@@ -95,7 +95,7 @@ def kernel() -> str:
     """Whether LeNet-5 is served by C++."""
     if reason := native.reason():
         raise CourseWarning(f"{reason}. PyTorch does the same, slower. For the kernel: unset "
-                            "COURSE_NATIVE, and apt-get install g++.")
+                            "COURSE_NATIVE, or apt-get install g++.")
     return "serves LeNet-5"
 
 

@@ -38,9 +38,9 @@ def examine_stored(patterns: Sequence[str], *, attacks: Sequence[str] | None = N
                    root: Path | None = None, **running: Any) -> list[Row]:
     """Attack each stored model that has no such report yet; the reports of all of them as rows.
 
-    `patterns` are names such as exp1/* or exp1, `seeds` asks for the first so many seeds, and
-    `per_class` for the first so many test images of each class. `running` is as in `sweep`. The
-    default is PGD-20, CW-20 and AutoAttack, or the recipe's own attacks if it has no PGD-20.
+    `patterns` are names such as exp1/* or exp1, `seeds` is the number of seeds, from 0, and
+    `per_class` that of test images per class. `running` is as in `sweep`. The
+    default is PGD-20, CW-20 and AutoAttack; for scores/* the recipe's own attacks.
     """
     models, cases = Path(models).absolute(), []
     for model in models_with_weights(patterns, seeds, models):
@@ -133,7 +133,7 @@ def examine_all(cases: Sequence[Case], out: Path | str, **running: Any) -> None:
 
 @functools.lru_cache(maxsize=4)
 def examined_images(name: str, per_class: int | None, root: Path | None = None) -> Split:
-    """The test images of a recipe: all, or the first so many of each class."""
+    """The test images of a recipe: all, or the first `per_class` of each class."""
     recipe = pick(RECIPES, name.partition("@")[0], "recipe")
     test = TRANSFORMS[recipe.transform](load(recipe.dataset, root=root)).test
     return test if per_class is None else test.per_class(integer(per_class, "per-class", 1))

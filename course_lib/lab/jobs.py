@@ -105,7 +105,7 @@ def _outcomes(tasks: Mapping[str, Task]) -> Iterator[tuple[str, Any, str]]:
             yield from joblib.Parallel(return_as="generator_unordered", batch_size=1)(calls)
         except BrokenProcessPool:
             raise CourseError("A worker process was killed, perhaps for lack of memory. Finished "
-                              "tasks are stored; go on with fewer jobs.") from None
+                              "tasks are stored; rerun with fewer jobs.") from None
 
 
 def _attempt(task: Task) -> tuple[str, Any, str]:

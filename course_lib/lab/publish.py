@@ -29,7 +29,7 @@ SAME: dict[str, Callable[[Row], list[Any]]] = {
 def publish(name: str, seed: int, model: nn.Module | None, record: Row, root: Root = None) -> None:
     """Store a record, and weights if a model is given, under a recipe's name and seed."""
     if not 0 <= seed < 10**20:
-        raise CourseError(f"The seed {seed} cannot be stored; it must be 0 to 20 digits long.")
+        raise CourseError(f"The seed {seed} cannot be stored; it must have 1 to 20 digits.")
     files = {"record": (f"{name}/seed{seed}.json", json_bytes(record))}
     if model is not None and (state := model.state_dict()):
         tensors = {key: value.detach().cpu().contiguous().clone() for key, value in state.items()}

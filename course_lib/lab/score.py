@@ -47,7 +47,7 @@ class Plan:
     """How the models of one data set are scored."""
 
     searches: tuple[Search, ...]  # CRU_eps
-    per_class: int | None = None  # CRU_eps on the first so many test examples of each class, or all
+    per_class: int | None = None  # CRU_eps on this many test examples of each class, or all
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)  # EOU
 
 

@@ -28,7 +28,7 @@ def sweep(patterns: Sequence[str], *, seeds: int | None = None, out: Path | str 
           mirror: Path | None = None, root: Path | None = None, **running: Any) -> list[Record]:
     """Train every recipe that matches and is not stored yet; recipe, seed and seconds of each.
 
-    `patterns` are names such as exp1/* or exp1, and `seeds` asks for the first so many seeds.
+    `patterns` are names such as exp1/* or exp1, and `seeds` is the number of seeds, from 0.
     `running` is for `run_all`: jobs, scheduler and progress.
     """
     # absolute, since workers may run in another folder
@@ -95,7 +95,7 @@ def up_to_date(record: Record, *places: Path) -> bool:
     changed = [word for word, now in sources(recipe.method).items() if then.get(word, now) != now]
     if changed:
         warnings.warn(f"{name}, seed {record['seed']}, was trained before {' and '.join(changed)} "
-                      f"changed, and is not trained again. To do so: train {name} --fresh.",
+                      f"changed, and is kept. To train it again: train {name} --fresh.",
                       stacklevel=2)
     return True
 

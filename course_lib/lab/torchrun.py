@@ -82,7 +82,7 @@ def _ask(exchange: Callable[..., Any], *words: Any, **named: Any) -> None:
         exchange(*words, **named)
     except RuntimeError as e:
         raise CourseError(f"Another process of this training has ended ({str(e)[:200]}). Its own "
-                          "output says why; give the same command again.") from None
+                          "output says why; run the same command again.") from None
 
 
 def met(store: dist.Store, rank: int, size: int) -> str:

@@ -108,7 +108,7 @@ WALKS = [([c == "1" for c in walk], extra) for walk in (
     "0110000000", "1111111100") for extra in (0, 1, 2)]
 
 PAIR = Exercise(_pair, cases=WALKS, mistakes={
-    "x_a comes one step late: with extra = 0 it is the first.": lambda r, e: _pair(r, e + 1),
+    "x_a is too late: with extra = 0 it is the first wrong.": lambda r, e: _pair(r, e + 1),
     "x_a is always the first wrong iterate. Use `extra`.": lambda right, extra: _pair(right, 0),
     "x_c is the iterate before the FIRST wrong one. Later iterates can be right again.":
         lambda right, extra: (

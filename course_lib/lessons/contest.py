@@ -32,7 +32,7 @@ ATTACKS = {"standard": ("pgd20", "nat"), "PGD-20": ("pgd20", "rob"),
 
 def errors(kind: str, images: int | None = None) -> Any:
     """One row per method and seed: average and worst class's error in percent, standard or under an
-    attack at 8/255, on the images that most methods share, or so many; methods without it are left
+    attack at 8/255, on the images that most methods share, or on `images`; others are left
     out."""
     labels = {name: label for label, (name, *_) in ENTRIES.items()}
     attack, error = ATTACKS[kind]

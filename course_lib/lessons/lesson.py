@@ -98,7 +98,7 @@ def hint(name: str, n: int = 1) -> Verdict:
     if integer(n, "the number of the hint", 1) > len(hints):
         raise CourseError(f"{name} has {len(hints)} hints. Ask for lesson.hint({name!r}, "
                           f"{len(hints)}), or open the solution.")
-    more = f" (There is one more: lesson.hint({name!r}, {n + 1}).)" if n < len(hints) else ""
+    more = f" (The next one: lesson.hint({name!r}, {n + 1}).)" if n < len(hints) else ""
     return Verdict(False, f"Hint {n}: {hints[n - 1]}{more}")
 
 

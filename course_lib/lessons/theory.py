@@ -18,7 +18,7 @@ Pair = tuple[float, float]  # errors of the easy and of the hard class
 SIGNALS = [(1.5, 2.0), (2.0, 3.0), (0.7, 1.25)]
 EQUAL = Exercise(lambda m, K: -m * (K - 1) / (K + 1), cases=SIGNALS, mistakes={
     "The threshold must move away from the wide class.": lambda m, K: m * (K - 1) / (K + 1),
-    "Halfway the wide class has the larger error: m / K is less than m.": lambda m, K: 0.0,
+    "At 0 the wide class has the larger error: m / K is less than m.": lambda m, K: 0.0,
     "The signal m is missing: both means move with it.": lambda m, K: -(K - 1) / (K + 1),
 })
 

@@ -51,7 +51,7 @@ BOUNDARY = Exercise(lambda y, clean, attacked: _share((clean == y) & (attacked !
 
 RATES = [(0.3, 1000), (0.03, 1000), (0.5, 10_000), (0.12, 250)]
 CHANCE = Exercise(lambda p, n: 1.96 * math.sqrt(p * (1 - p) / n), cases=RATES, mistakes={
-    "One standard error: a 95 % interval reaches 1.96.": lambda p, n: math.sqrt(p * (1 - p) / n),
+    "Only one standard error: 95 % needs 1.96 of them.": lambda p, n: math.sqrt(p * (1 - p) / n),
     "Take the root of the whole fraction.": lambda p, n: 1.96 * math.sqrt(p * (1 - p)) / n,
     "The root is missing: p (1 - p) / n is a variance.": lambda p, n: 1.96 * p * (1 - p) / n,
     "This is the whole width. Return how far the interval reaches to each side.":

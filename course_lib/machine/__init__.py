@@ -127,7 +127,7 @@ def channels_last(model: nn.Module) -> Iterator[None]:
 
 
 class Accelerated(nn.Module):
-    """Another model, computed in bfloat16, which has three significant digits. It shares its
+    """Another model, computed in bfloat16, with 2 to 3 significant digits. It shares its
     parameters; its logits are float32. Published figures are evaluated without it."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -39,7 +39,7 @@ TARGET = {"to_uniform": to_uniform, "from_uniform": from_uniform}
 class BAT(TRADES):
     """The authors' code by default; `preset` gives the paper's Algorithm 1 and its ablations.
 
-    Where we differ, and why, beside TRADES' differences (x_c, x, x_a is our order of forwards):
+    Where we differ, and why, beside TRADES' differences (our forward passes: x_c, x, x_a):
     - Paper and code differ (passes, edge cases, L_target); the two presets do as they do.
     - Budget and step, 8/255 and 2/255, are those of the paper.
     """
@@ -50,7 +50,7 @@ class BAT(TRADES):
 
     alpha: float = 1.0
     draws: int = 2  # x_c and x_a from two walks (code), or from one (paper)
-    tau: int = 1  # x_a is taken so many misclassified iterates after the first (paper: 0)
+    tau: int = 1  # x_a is this many misclassified iterates after the first (paper: 0)
     target: str = "to_uniform"  # KL(p || U) (code) or "from_uniform", KL(U || p) (paper)
     source_on: str = "boundary"  # x_c and x_a, or "ends": x and z_K, which is TRADES
     target_on: tuple[str, ...] = ("clean", "first")  # of: clean (x_c), first (x_a), last (z_K)

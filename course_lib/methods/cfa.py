@@ -21,7 +21,7 @@ class CFA(TRADES):
     the loss is mean CE(f(x'), y). The paper's average of weights is Optim's `averaging`.
 
     Where we differ, and why, beside TRADES' differences:
-    - The authors start in epoch 10 of 200; we keep this share of any length.
+    - The authors start in epoch 10 of 200; we keep this share of the epochs.
     - They attack in train mode; ours is eval mode, as everywhere in the course.
     """
 

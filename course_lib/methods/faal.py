@@ -37,7 +37,7 @@ class FAAL(Method):
     Where we differ, and why:
     - The authors multiply a_c by the number of images of the class (`counts=True`), so that an
       absent class has a_c = 0, more than any that is mostly right. Their text means `counts=False`.
-    - They use a general solver; the closed form gives the same weights.
+    - They use a general solver; a search for mu gives the same weights.
     """
 
     name = "faal"

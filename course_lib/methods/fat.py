@@ -17,7 +17,7 @@ class FAT(Method):
     tau = K it is PGD-AT.
 
     Where we differ, and why:
-    - The authors switch at epochs 50 and 90 of 120; we keep these shares of any length.
+    - The authors switch at epochs 50 and 90 of 120; we keep these shares of the epochs.
     - Budget and step are 8/255 and 2/255, as everywhere in the course; theirs are 0.031 and 0.007.
     """
 

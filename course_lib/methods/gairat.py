@@ -18,7 +18,7 @@ class GAIRAT(Method):
     5 (1 - 2 kappa / K))) / 2, scaled to a mean of one in the batch. With L = inf it is PGD-AT.
 
     Where we differ, and why:
-    - Weights begin at a share of the training (the authors: epoch 30 of 100 or 60 of 110), since
+    - Weights begin at a share of the training (the authors: epoch 30 of 100 or 60 of 120), since
       ours is shorter.
     - Budget and step are 8/255 and 2/255, as everywhere in the course; theirs are 0.031 and 0.007.
     """

@@ -42,8 +42,8 @@ def results(*patterns: str, attack: str | None = None, eps: float | str | None =
 
     One row per recipe and figure: mean, sd and 95 % interval over n seeds; with level="seed" or
     "class" one row per seed, or seed and class. `attack` and `eps` (0.03 or "8/255") choose
-    reports. The seeds of a recipe have the same images: those that most seeds share, then the
-    most, or so many `images`; AutoAttack on other images has rows of its own.
+    reports. The seeds of a recipe share their images: the set that most seeds have, then the
+    largest, or one of `images`. AutoAttack on other images has its own rows.
 
     >>> results("exp1/natural", attack="pgd20", eps="8/255").round(1)["mean"].to_list()
     [11.4, 32.8, 56.5, 96.7]
@@ -172,9 +172,9 @@ def benchmark(model: Any, data: Any, *, autoattack: bool | int = False,
               root: Root = None) -> Benchmark:
     """Your model beside the stored ones (seed 0) of a data set: standard, PGD-20 and CW-20 errors.
 
-    `data` is a name, or what `evaluate` takes. `per_class` takes only the first so many test images
-    of each class, on which stored models are attacked, too. `autoattack=True` adds AutoAttack; a
-    number takes so many images per class for it. A column has one set of images: a stored model
+    `data` is a name, or what `evaluate` takes. `per_class` takes this many test images
+    per class and attacks stored models on them, too. `autoattack=True` adds AutoAttack; a
+    number is its images per class. A column has one set of images: a stored model
     without a report on these has no error there. The fairest come first, doubtful ones last.
 
     >>> benchmark("exp1/natural", "fashion-mnist", per_class=5)  # doctest: +SKIP

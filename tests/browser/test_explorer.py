@@ -110,7 +110,7 @@ def test_attack_now(seen: Seen) -> None:
     seen.choose("Attack", "cw20, attack now")
     seen.says("press Attack now")
     seen.figure.wait_for(state="detached")  # nothing is shown that was not computed
-    seen.fill("images a class", "3")
+    seen.fill("images per class", "3")
     seen.press("Attack now")
     seen.says("cw20 at 8/255 on 30 test images")
     # the progress bar came to its end

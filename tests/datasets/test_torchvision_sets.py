@@ -189,6 +189,6 @@ def test_a_half_unpacked_or_damaged_imagenette(place):
     picture.unlink()
     other = picture.parent.with_name("n02979186") / "another.JPEG"
     for count in (5, 6):  # one is missing; then there is another in its stead
-        with pytest.raises(CourseError, match=f"of {count} pictures .*Delete .*160 and"):
+        with pytest.raises(CourseError, match=f"its {count} pictures .*Delete .*160 and"):
             load("imagenette", root=place)
         other.write_bytes(raw)

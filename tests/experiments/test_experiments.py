@@ -95,7 +95,7 @@ def contained(told, now):
     return bool(told == now)
 
 
-@pytest.mark.filterwarnings("ignore:.*is not trained again")  # the source has changed since
+@pytest.mark.filterwarnings("ignore:.*changed, and is kept")  # the source has changed since
 def test_stored_records_are_made_from_the_recipes_as_they_stand(monkeypatch):
     monkeypatch.setattr(sweep, "sources", functools.cache(sweep.sources))  # seeds share a method
     records = [(name, int(seed), load_record(name, seed=int(seed)))

@@ -160,7 +160,7 @@ def test_source_and_target_are_the_diagnoses(explorer):
     steps = diagnostics.class_means(*diagnostics.steps_to_wrong(model.model, part, SLOW), 10)
     for ax, values in zip(drawing.figure.axes, (steps, 100 * target), strict=True):
         assert [bar.get_height() for bar in ax.patches] == pytest.approx(values.tolist())
-    moved = f"; {diagnostics.from_uniform(target):.0%} of them would have to move"
+    moved = f"; an even spread would change {diagnostics.from_uniform(target):.0%} of them"
     assert moved in drawing.figure.get_label()
 
 
@@ -184,7 +184,7 @@ NONE = {"eps": 0, "row": "Trouser", "column": "Bag"}
     ("image exp1/natural cifar10/pgd-at", {}, "different classes"),
     ("cell exp1/pgd-at", NONE, "0 images of Trouser are taken for Bag.* another"),
     ("image exp1/pgd-at", NONE, "0 images .* another"),
-    ("errors exp1/natural", {"eps": 10, "seeds": True}, "There is: pgd20 at 8/255")])
+    ("errors exp1/natural", {"eps": 10, "seeds": True}, "Stored: pgd20 at 8/255")])
 def test_bad_words_are_answered(explorer, words, named, message):
     with pytest.raises(CourseError, match=message):
         explorer.look(*words.split(), **named)

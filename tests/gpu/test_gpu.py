@@ -220,7 +220,7 @@ def test_mixed_devices_and_the_explorer(gpu):
     with pytest.raises(CourseError, match="4 labels.* on cuda:0; given: .* on cpu"):
         WEAK(Small().cuda(), images(4).cuda(), labels(4))
     drawing = Explorer(build("lenet5").cuda()).look("image", "mine", attack="pgd10", per_class=1)
-    assert "mine says" in drawing.figure.get_label()
+    assert "mine predicts" in drawing.figure.get_label()
 
 
 def test_sweep(tmp_path, gpu, tiny):

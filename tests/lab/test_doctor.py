@@ -64,7 +64,7 @@ DAMAGE = {  # what is done below the root; the row of the checkup; what it says
     "no contents": (lambda r: (r / EMBEDDED / "contents.json").unlink(),
                     "embedded fashion-mnist", "contents.json.*restore"),
     "a file in the way of the runs": (lambda r: (r / "runs").write_text("mine"),
-                                      "runs", "Cannot write .*runs.*choose a folder")}
+                                      "runs", "Cannot write .*runs.*use another folder")}
 
 
 @pytest.mark.parametrize("kind", DAMAGE)

@@ -62,7 +62,7 @@ def test_what_fails_is_named_and_costs_no_other():
 
 def test_a_killed_worker_is_reported_in_plain_words():
     dead = Task("dead", partial(os._exit, 3), partial({}.get, "result"))
-    with pytest.raises(CourseError, match="A worker process was killed.*go on with fewer jobs"):
+    with pytest.raises(CourseError, match="A worker process was killed.*rerun with fewer jobs"):
         run({"a": [dead]}, jobs=2)
 
 

@@ -99,7 +99,7 @@ DOORS = {  # a call, and what the error says
     "half": (lambda: Split(images(6).half(), labels(6), THREE), "bytes or float32 .*float16"),
     "Split(0 to 255)": (lambda: Split(255 * images(6), labels(6), THREE), "from 1.* to 25"),
     "Split(float labels)": (lambda: Split(images(6), labels(6).float(), THREE), "int64"),
-    "negative labels": (of(GREY, Y - 1), r"from 0, one for each image; .* \[-1, 0, 1"),
+    "negative labels": (of(GREY, Y - 1), r"from 0, one per image; .* \[-1, 0, 1"),
     "labels beyond": (of(GREY, Y, classes=["a", "b"]), "there are 2 classes"),
     "wild labels": (of(GREY, Y + 10**12), "np.unique"), "NaN": (of(GREY * np.nan, Y), "nan"),
     "half a label": (of(GREY, Y + 0.5), "Labels must number"),
@@ -116,7 +116,7 @@ DOORS = {  # a call, and what the error says
     "a course data set": (of(tiny_dataset()), "such as data.test"),
     "dicts": (of([{"x": 1}]), "list of dict"), "ragged": (of([[1, 2], [3]], [0, 1]), "one shape"),
     "shapes": (of(Pictures(lambda i: GREY[i, i:])), "differ in shape.*Resize"),
-    "complex": (of(GREY + 1j, Y), "not numbers"),
+    "complex": (of(GREY + 1j, Y), "not hold numbers"),
     "no array": (of(GREY, None), "without pairs"),
     "classes=3": (of(GREY, Y, classes=3), "classes is 3; give a list"),
     "classes='cat'": (of(GREY, Y, classes="cat"), "give a list with the name of each class"),
@@ -176,7 +176,7 @@ def test_d_the_suggestion_comes_first(name, first):
         matching(RECIPES, [name.replace("EXP1/", "")])
     for said in (str(one.value), str(many.value)):
         hint = said.partition(". ")[2]
-        assert hint.startswith(f"Did you mean {first}" if first else "There is: ")
+        assert hint.startswith(f"Did you mean {first}" if first else "Known: ")
         assert said.count("/") <= 40 and sum(n in said for n in RECIPES) <= 14
     assert ("more." in said) == (first is None)
 

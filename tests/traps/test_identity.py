@@ -237,11 +237,11 @@ def returning(what, loss):
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    ({"method": "pgd_at"}, r"given 'pgd_at' in place of .*METHODS\[.pgd_at.\]\(\)"),
+    ({"method": "pgd_at"}, r"given 'pgd_at'; it needs something like METHODS\[.pgd_at.\]\(\)"),
     ({"method": METHODS["pgd_at"]}, r"given <class .*PGDAT.*METHODS\[.pgd_at.\]\(\)"),
-    ({"optim": "adam"}, r"given 'adam' in place of .*Optim\(.adam"),
-    ({"store": "folder"}, r"given 'folder' in place of .*Store\("),
-    ({"model": "lenet5"}, r"given 'lenet5' in place of .*build\("),
+    ({"optim": "adam"}, r"given 'adam'; it needs something like Optim\(.adam"),
+    ({"store": "folder"}, r"given 'folder'; it needs something like Store\("),
+    ({"model": "lenet5"}, r"given 'lenet5'; it needs something like build\("),
     ({"method": returning("None", "losses")}, r"Written.loss returned \(4,\).*losses.mean"),
     ({"method": returning("None", "losses.mean().item()")}, "loss returned float"),
     ({"method": returning("None", "None")}, "loss returned NoneType"),

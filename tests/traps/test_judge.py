@@ -204,12 +204,12 @@ def test_c_anothers_attack_goes_in_as_it_is(library, test):
 BROKEN = Small()
 BROKEN.head.bias.data[0] = torch.nan
 REFUSED = {  # a call, and what the error says
-    "h12 NaN": (lambda: quiet(BROKEN, split()), "Small answers NaN to 26 of 26 images"),
+    "h12 NaN": (lambda: quiet(BROKEN, split()), "Small gives NaN for 26 of 26 images"),
     "a tuple": (lambda: quiet(Around(Small(), lambda f: (f, f)), split()), "gives a tuple"),
     "no gradient": (lambda: quiet(Around(Small(), lambda f: f.detach()), split()), "a gradient"),
     "a class without images": (lambda: quiet(Small(), split().take([0, 3, 6])),
                                "no image of dog, frog"),
-    "classes": (lambda: quiet(Small(4), split()), "4 classes apart, the data has 3 classes"),
+    "classes": (lambda: quiet(Small(4), split()), "4 outputs, but the data has 3 classes"),
     "no model": (lambda: quiet(len, split()), "give a torch.nn.Module or the name"),
     "no such model": (lambda: quiet("exp9/no", split()), "Unknown model"),
     "no such attack": (lambda: quiet(Small(), split(), "pgd30"), "Unknown attack 'pgd30'"),

@@ -160,7 +160,7 @@ def test_h4_leftovers_are_swept_once_they_are_old(root, monkeypatch):
 def test_h6_folders_are_checked_before_a_training(tmp_path, tiny):
     (tmp_path / "file").write_text("")
     tiny.setattr("course_lib.recipes.fit", lambda *_, **__: pytest.fail("it trains"))
-    with pytest.raises(CourseError, match="Cannot write .*file.*choose a folder"):
+    with pytest.raises(CourseError, match="Cannot write .*file.*use another folder"):
         sweep.sweep(["tiny/first"], seeds=1, out=tmp_path / "runs", models=tmp_path / "file",
                     jobs=1, progress=False)
     usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
