@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib import LOADERS, METHODS, PGD, RECIPES, Dataset, Optim, Split, build, load
+from course_lib import LOADERS, METHODS, PGD, RECIPES, Dataset, Optim, Split, build
 from course_lib.autoattack import AutoAttack
 from course_lib.fairness import Errors, Report
 from course_lib.methods.base import Method, State, Step
@@ -138,6 +138,10 @@ def record(name: str = "tiny/first", seed: int = 0, *reports: Report, data: str 
             "reports": [r.to_json() for r in reports], **more}
 
 
+def contents(root: Path) -> dict[Path, bytes]:
+    return {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and p.name != ".lock"}
+
+
 def same_weights(a: nn.Module, b: nn.Module) -> bool:
     """Equal to the bit."""
     mine, other = a.state_dict(), b.state_dict()
@@ -211,8 +215,9 @@ def with_tiny_recipes(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(RECIPES, "tiny/first", first)
 
 
-def network_of(recipe: Recipe) -> nn.Module:
-    return build(recipe.model, classes=len(load(recipe.dataset).classes))
+def network(seed: int = 0) -> nn.Module:
+    """A LeNet-5 of three classes, such as the tiny recipes begin with."""
+    return build("lenet5", seed=seed, classes=3)
 
 
 def drop_weights(name: str, seed: int, root: Path | None = None) -> None:

@@ -15,18 +15,16 @@ from course_lib.lab.commands import OPTIONS, in_shell_words
 from course_lib.lab.publish import publish
 from course_lib.lab.score import PLANS, Plan, Search
 from course_lib.zoo import load_model
-from tests.helpers import drop_weights, network_of, record, report, tiny_dataset, with_tiny_recipes
+from tests.helpers import drop_weights, network, record, report, tiny_dataset
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch, tmp_path):
+def stored(tiny, tmp_path):
     """Tiny recipes, one of them stored for two seeds (untrained), and a working folder."""
-    with_tiny_recipes(monkeypatch)
-    monkeypatch.setenv("COURSE_MODELS", str(tmp_path / "models"))
-    monkeypatch.chdir(tmp_path)
+    tiny.setenv("COURSE_MODELS", str(models := tmp_path / "models"))
+    tiny.chdir(tmp_path)
     for seed in (0, 1):
-        publish("tiny/first", seed, network_of(RECIPES["tiny/first"]),
-                record("tiny/first", seed, report()), tmp_path / "models")
+        publish("tiny/first", seed, network(), record("tiny/first", seed, report()), models)
 
 
 def call(capsys, *argv):

@@ -7,18 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import CourseError, build, files, list_models
+from course_lib import CourseError, files, list_models
 from course_lib.files import download, in_cache, locked, sha256_of, write_together
 from course_lib.lab.publish import publish
 from course_lib.zoo import load_model, manifest
-from tests.helpers import record, report, same_weights
+from tests.helpers import contents, network, record, report, same_weights
 
 RECORD = record("a/b", 0, report())
-
-
-def everything(folder):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*")
-            if p.is_file() and p.name != ".lock"}
 
 
 def test_one_writer_at_a_time(tmp_path, monkeypatch):
@@ -64,7 +59,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         path, server = self.path.split("?")[0].strip("/"), self.server
-        assert isinstance(server, Server)
         server.asked.append(self.path)
         if path == "silent":
             server.released.wait(20)
@@ -76,9 +70,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, *words):
-        pass
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -129,9 +120,9 @@ def get(server, path, **changes):
 def test_a_good_file_is_cached_under_its_hash_and_asked_for_once(server, cache):
     for path in ("moved", "gone"):
         assert get(server, path) == GOOD and server.asked == ["/moved", "/good"]
-        assert everything(cache) == {f"models/{SHA}": GOOD}
+        assert contents(cache) == {in_cache(SHA): GOOD}
     in_cache(SHA).write_bytes(GOOD[:100])  # damaged: downloaded again
-    assert get(server, "good") == GOOD and everything(cache) == {f"models/{SHA}": GOOD}
+    assert get(server, "good") == GOOD and contents(cache) == {in_cache(SHA): GOOD}
 
 
 @pytest.mark.parametrize(("path", "changes", "say"), [
@@ -155,7 +146,7 @@ def test_what_is_not_the_file_is_not_stored(server, cache, path, changes, say, m
     with pytest.raises(CourseError, match=f"it.safetensors .* cannot be downloaded: .*{say}.*make "
                                           "it again .* or try again later"):
         get(server, path, **changes)
-    assert everything(cache) == {}
+    assert contents(cache) == {}
 
 
 @pytest.mark.parametrize(("call", "error"), [
@@ -171,7 +162,7 @@ def test_a_write_that_fails_leaves_nothing(server, cache, call, error, monkeypat
     assert caught.type is KeyboardInterrupt or "Cannot write" in str(caught.value)
     if caught.type is not KeyboardInterrupt:  # a cache that takes nothing is no harm
         assert get(server, "good") == GOOD
-    assert everything(cache) == {}
+    assert contents(cache) == {}
 
 
 def test_gdown_gets_a_file_and_writes_no_other(server, cache, tmp_path, monkeypatch):
@@ -186,32 +177,24 @@ def test_gdown_gets_a_file_and_writes_no_other(server, cache, tmp_path, monkeypa
     server.answers["uc"] = (200, CONFIRM, TEXT)
     assert get(server, "page", drive=IDENTITY) == GOOD
     assert server.asked[-1].startswith("/confirmed?id=x")
-    assert everything(cache) == {f"models/{SHA}": GOOD} and everything(tmp_path) == {}
+    assert contents(cache) == {in_cache(SHA): GOOD} and contents(tmp_path) == {}
     in_cache(SHA).unlink()
     monkeypatch.setattr(files, "LARGEST", 2000)  # whatever size the release states
     with pytest.raises(CourseError, match="more than 2,000 bytes came"):
         get(server, "good", size=10**12)
 
 
-@pytest.fixture
-def released(tmp_path, server):
-    """A stored model whose weights are on the server only."""
-    root = tmp_path / "models"
-    publish("a/b", 0, build("lenet5", classes=3), RECORD, root)
-    raw = (root / "a/b/seed0.safetensors").read_bytes()
-    (root / "a/b/seed0.safetensors").unlink()
+def test_a_model_is_downloaded_once_and_then_in_the_cache(tmp_path, server, cache):
+    """Its weights are on the server only."""
+    publish("a/b", 0, network(), RECORD, root := tmp_path / "models")
+    raw = (weights := root / "a/b/seed0.safetensors").read_bytes()
+    weights.unlink()
     server.answers["weights"] = (200, raw, FILE)
     row = {sha256_of(raw): {"size": len(raw), "url": f"{server.address}/weights"}}
     (root / "release.json").write_text(json.dumps({"format": 1, "files": row}))
-    return root, raw
-
-
-def test_a_model_is_downloaded_once_and_then_in_the_cache(released, server, cache):
-    root, raw = released
-    weights = root / "a/b/seed0.safetensors"
     assert list(list_models(root=root)["where"]) == ["to download"]
     for _ in range(2):
-        assert same_weights(load_model("a/b", root=root), build("lenet5", classes=3))
+        assert same_weights(load_model("a/b", root=root), network())
         (row,) = list_models(root=root).to_dict("records")
         assert (row["where"], row["bytes"]) == ("cache", len(raw))
         (root / "release.json").unlink(missing_ok=True)
@@ -220,4 +203,4 @@ def test_a_model_is_downloaded_once_and_then_in_the_cache(released, server, cach
     assert list(list_models(root=root)["where"]) == ["to make"]
     weights.write_bytes(raw)  # bundled: never downloaded
     assert load_model("a/b", root=root)
-    assert server.asked == ["/weights"] and everything(cache) == {}
+    assert server.asked == ["/weights"] and contents(cache) == {}

@@ -18,7 +18,7 @@ from course_lib.methods.frl_report import FRLReport
 from course_lib.recipes import digest, run
 from course_lib.training import Averaging, Optim
 from course_lib.zoo import entry, load_model
-from tests.helpers import network_of, same_weights, tiny_dataset
+from tests.helpers import network, same_weights, tiny_dataset
 
 FIRST = "tiny/first"
 pytestmark = pytest.mark.usefixtures("tiny")
@@ -118,12 +118,12 @@ CHANGES = [
 
 def test_a_record_of_something_else_is_not_up_to_date(tmp_path):
     _, record = trained(FIRST, tmp_path)
-    publish(FIRST, 0, network_of(RECIPES[FIRST]), record, tmp_path)
+    publish(FIRST, 0, network(), record, tmp_path)
     assert finished(FIRST, 0, tmp_path) == json.loads(json.dumps(record))
     for i, change in enumerate(CHANGES):
         change(other := json.loads(json.dumps(record)))
         assert not up_to_date(other), i
-    publish(FIRST, 0, network_of(RECIPES[FIRST]), other, tmp_path)
+    publish(FIRST, 0, network(), other, tmp_path)
     assert finished(FIRST, 0, tmp_path) is None
 
 

@@ -163,10 +163,6 @@ class Threshold(nn.Module):
         return torch.stack([torch.zeros_like(score), score], 1)
 
 
-def flat(*values):
-    return torch.tensor(values).reshape(-1, 1, 1, 1).expand(-1, 1, 2, 2).contiguous()
-
-
 def test_shares_diagonal_and_columns_of_a_hand_made_matrix():
     assert d.shares(MATRIX)[1].tolist() == [0.25, 0.75, 0]
     assert d.kept(MATRIX).tolist() == pytest.approx([0.6, 0.75, 0.5])
@@ -199,7 +195,8 @@ def test_the_path_of_confusion_matrices_is_that_of_the_attack():
 def test_steps_on_a_linear_model():
     """The mean falls by .02 a step and one half is crossed after ceil(gap / .02) steps; .10 is all
     the budget allows."""
-    data = Split(flat(0.55, 0.51, 0.4, 0.59, 0.7), torch.ones(5, dtype=torch.int64), ("a", "b"))
+    x = torch.tensor([0.55, 0.51, 0.4, 0.59, 0.7]).reshape(5, 1, 1, 1).repeat(1, 1, 2, 2)
+    data = Split(x, torch.ones(5, dtype=torch.int64), ("a", "b"))
     t, y = d.steps_to_wrong(Threshold(), data, PGD(0.1, 0.02, 20, start="clean"))
     assert t.tolist() == [3, 1, 0, 5, 20]
     means = d.class_means(t, y, 2)

@@ -5,12 +5,12 @@ import dataclasses
 
 import pytest
 
-from course_lib import PGD, RECIPES, CourseError, build, evaluate
+from course_lib import PGD, CourseError, build, evaluate
 from course_lib.fairness import Errors, Report
 from course_lib.lab.publish import publish
 from course_lib.zoo import load_model, load_record
 from tests import helpers
-from tests.helpers import network_of, tiny_dataset, with_tiny_recipes
+from tests.helpers import network, tiny_dataset
 from tools import model_cards, verify_models
 from tools.verify_models import differences, mismatch, retrained, sample, tasks, verify
 
@@ -65,20 +65,14 @@ def test_rounding_points_and_intervals(nat, rob, lines):
         (110, 195), (130, 195), (118, 222))] == [0, 1, 1]
 
 
-@pytest.fixture
-def root(tmp_path, monkeypatch):
-    """One tiny model with a true report, an AutoAttack row, and one recipe without weights."""
-    with_tiny_recipes(monkeypatch)
-    model, data = network_of(RECIPES["tiny/first"]).eval(), tiny_dataset()
-    found = evaluate(model, data.test, PGD(EPS, steps=20), progress=False)
+def test_what_is_stored_truly_passes_and_what_is_not_is_found(tiny, tmp_path, capsys):
+    """Of a tiny model with a true report and an AutoAttack row, and a recipe without weights."""
+    model, root = network().eval(), tmp_path
+    found = evaluate(model, tiny_dataset().test, PGD(EPS, steps=20), progress=False)
     reports = [dataclasses.replace(found, attack=attack) for attack in ("pgd20", "autoattack")]
     record = helpers.record("tiny/first", 0, *reports)
-    publish("tiny/first", 0, model, record, tmp_path)
-    publish("tiny/second", 0, None, record, tmp_path)
-    return tmp_path
-
-
-def test_what_is_stored_truly_passes_and_what_is_not_is_found(root, capsys, monkeypatch):
+    publish("tiny/first", 0, model, record, root)
+    publish("tiny/second", 0, None, record, root)
     todo = tasks(root=root)
     assert [(t[0], t[1], t[2]["attack"], t[3]) for t in todo] == [
         ("tiny/first", 0, "pgd20", "tiny")]
@@ -98,9 +92,9 @@ def test_what_is_stored_truly_passes_and_what_is_not_is_found(root, capsys, monk
     few = evaluate(load_model("tiny/first", root=root), tiny_dataset().test.per_class(2), "pgd20",
                    progress=False).to_json()
     assert differences(("tiny/first", 0, few, "tiny"), root) == []
-    monkeypatch.setattr(verify_models, "images_here", lambda data: tiny_dataset().test)
+    tiny.setattr(verify_models, "images_here", lambda data: tiny_dataset().test)
     for embedded in (8, 12):
-        monkeypatch.setattr(verify_models, "EMBEDDED", {"tiny": embedded})
+        tiny.setattr(verify_models, "EMBEDDED", {"tiny": embedded})
         assert len(tasks(root=root, fetched=False)) == (embedded == 12)
     (root / "tiny/first/seed0.safetensors").unlink()
     assert tasks(root=root) == [], "a model that is not bundled is left out"

@@ -10,13 +10,13 @@ import pytest
 import safetensors.torch
 import torch
 
-from course_lib import CourseError, build, compare, list_models, load_model, load_report, results
+from course_lib import CourseError, compare, list_models, load_model, load_report, results
 from course_lib.fairness import Spread
 from course_lib.lab.publish import publish
 from course_lib.tables import overview, score_results, spread, stored_reports
 from course_lib.zoo import load_record, load_reports
 from tests import helpers
-from tests.helpers import THREE, drop_weights, report, same_weights
+from tests.helpers import THREE, contents, drop_weights, network, report, same_weights
 
 NAME = "exp1/natural"
 
@@ -29,10 +29,6 @@ def record(seed, name=NAME, **changes):
 def store(root, name, seed, *rows, **words):
     """A record with these reports."""
     publish(name, seed, None, record(seed, name, reports=list(rows), **words), root)
-
-
-def network(seed):
-    return build("lenet5", seed=seed, classes=3)
 
 
 @pytest.fixture(scope="module")
@@ -53,19 +49,15 @@ def weights(root, seed=0):
     return root / NAME / f"seed{seed}.safetensors"
 
 
-def files(root):
-    return {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and p.name != ".lock"}
-
-
 def test_a_model_comes_back_to_the_bit_and_each_seed_is_stored_alone(root, monkeypatch):
     monkeypatch.setenv("COURSE_MODELS", str(root))
     for seed in (0, 1, 10):
         for model in (load_model(NAME, seed=seed), load_model(NAME, seed=seed, root=str(root))):
             assert same_weights(model, network(seed)) and not model.training
         assert load_record(NAME, seed=seed, root=root) == record(seed % 9)
-    before = files(root)
+    before = contents(root)
     publish(NAME, 0, network(0), record(0), root)  # the same again changes no byte
-    assert before == files(root)
+    assert before == contents(root)
     publish(NAME, 0, network(7), record(3), root)
     assert same_weights(load_model(NAME, root=root), network(7))
     assert {p for p, raw in before.items() if p.read_bytes() != raw} == {
@@ -239,14 +231,11 @@ def test_compare(root):
 
 
 WEIGHTS, RECORD, MANIFEST = f"{NAME}/seed0.safetensors", f"{NAME}/seed0.json", "manifest.json"
-CHANGED = "is damaged: its sha256"
 
 
 @pytest.mark.parametrize(("file", "edit", "say"), [
-    (WEIGHTS, lambda raw: raw[:1000], CHANGED), (WEIGHTS, lambda raw: raw + b"\0", CHANGED),
-    (WEIGHTS, lambda raw: raw[:50_000] + b"!" + raw[50_001:], CHANGED),
+    (WEIGHTS, lambda raw: raw[:50_000] + b"!" + raw[50_001:], "is damaged: its sha256"),
     (RECORD, lambda raw: raw.replace(b"0", b"1"), "seed0.json is damaged"),
-    (WEIGHTS, lambda raw: safetensors.torch.save(network(1).state_dict()), CHANGED),
     (MANIFEST, lambda raw: b"[" * 200_000, "manifest.json is damaged.*Restore it"),
     (MANIFEST, lambda raw: b"[]", "not a mapping"),
     (MANIFEST, lambda raw: raw.replace(b'"format": 1', b'"format": 2'), "has format 2. Update"),
@@ -299,14 +288,14 @@ def test_what_is_behind_a_good_hash_is_checked_too(root, file, edit, say):
 @pytest.mark.parametrize("seed", [0, 5])
 def test_a_full_disk_leaves_all_or_nothing(root, seed, call, monkeypatch):
     """Whichever of the three files cannot be written: all old files stay, without a scrap."""
-    before, full = files(root), OSError(28, "No space left on device")
+    before, full = contents(root), OSError(28, "No space left on device")
     for good in range(3):
         with monkeypatch.context() as patch:
             patch.setattr(os, call, Mock(side_effect=[*[DEFAULT] * good, full],
                                          wraps=getattr(os, call)))
             with pytest.raises(CourseError, match="No space left on device"):
                 publish(NAME, seed, network(7), record(3), root)
-        assert files(root) == before and same_weights(load_model(NAME, root=root), network(0))
+        assert contents(root) == before and same_weights(load_model(NAME, root=root), network(0))
 
 
 def test_tables_show_at_most_seven_columns():

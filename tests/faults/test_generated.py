@@ -12,7 +12,6 @@ import tempfile
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -114,8 +113,7 @@ NAMES = st.one_of(
 @given(st.lists(NAMES, min_size=1, max_size=4), st.sampled_from([PACKED, b""]))
 def test_generated_names(names, data):
     """Beside a good checkpoint: it is found all the same, and what has no such name is left."""
-    with tempfile.TemporaryDirectory(dir=MEMORY) as place, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place, warnings.catch_warnings(action="ignore"):
         folder = Path(place)
         for name in names:
             if name not in (".", "..") and len(name.encode()) < 200 and name != KEY:
@@ -231,8 +229,7 @@ class Place:
     def refused(self):
         """How many of the calls refuse it. What is not refused is right, and nothing is written."""
         before, count = self.files(), 0
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        with warnings.catch_warnings(action="error"):
             for call in CALLS:
                 try:
                     call(self.root)
@@ -299,7 +296,7 @@ def test_what_is_not_spoilt_is_not_refused(place):
 
 SPLIT, REPORT, SPREAD = split(12), report(), Spread.of([0.1, 0.2])
 NETWORK, AX = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), Figure().subplots()
-SHAPES, FILLED = st.lists(st.integers(0, 4), max_size=5), cast(Any, torch.full)
+SHAPES = st.lists(st.integers(0, 4), max_size=5)
 ATOMS = st.one_of(
     st.none(), st.booleans(), st.floats(), st.sampled_from([-1, 0, 1, 2, 7, 2**31, 2**63, 10**400]),
     st.sampled_from(["", "a", "0", "8/255", "1e999", "nan", "exp1", "exp1/pgd-at", "a\0b", "\ud800",
@@ -308,7 +305,7 @@ ATOMS = st.one_of(
                      SPREAD, AX.figure]),
     st.builds(lambda shape, kind, top: (np.ones(shape) * top).astype(kind), SHAPES,
               st.sampled_from("?bBHiQqefdFU"), st.sampled_from([0.5, 1, 255, 300])),
-    st.builds(lambda shape, kind, value, device: FILLED(shape, value, device=device).to(kind),
+    st.builds(lambda shape, kind, value, device: torch.full(shape, value, device=device).to(kind),
               SHAPES, st.sampled_from([*KINDS, torch.uint8, torch.bfloat16, torch.complex64]),
               st.sampled_from([0.0, 1.0, -1.0, 300.0, np.nan]), st.sampled_from(["cpu", "meta"])))
 PAIRS = st.tuples(ATOMS, ATOMS)

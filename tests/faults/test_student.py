@@ -26,13 +26,9 @@ def wanted():
     return cell(None)
 
 
-def stopped(store):
-    with pytest.raises(KeyboardInterrupt):
-        cell(store, lambda: os.kill(os.getpid(), signal.SIGINT))
-
-
 def test_run_all_after_a_reconnect(wanted, folder):
-    stopped(colab.setup(drive=True).store("run"))
+    with pytest.raises(KeyboardInterrupt):
+        cell(colab.setup(drive=True).store("run"), lambda: os.kill(os.getpid(), signal.SIGINT))
     shutil.rmtree(folder / "content")  # the machine is another one
     store = colab.setup(drive=True).store("run")
     assert (store.latest() or (0,))[0] == 14

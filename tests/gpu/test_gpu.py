@@ -16,9 +16,8 @@ from course_lib.explorer.views import Explorer
 from course_lib.lab.sweep import sweep
 from course_lib.machine import device
 from course_lib.training import Averaging, Optim, _Training, fit
-from tests import helpers
 from tests.gpu.standin import CPU, CUDA, standin
-from tests.helpers import THREE, Small, failing_at, images, labels, split
+from tests.helpers import THREE, QuickJudge, Small, failing_at, images, labels, split
 
 WEAK, VAL = PGD(0.1, 0.05, 3), split(12, seed=1)
 EXACT = [Split(images(n, dtype=torch.float64), labels(n), THREE) for n in (24, 12)]
@@ -151,7 +150,7 @@ def test_nothing_is_read_inside_the_walk(stop, gpu):
 
 @pytest.mark.parametrize("name", sorted(NAMED))
 def test_each_attack(name, gpu):
-    attack = helpers.QuickJudge(0.02, ("apgd-ce",)) if name == "autoattack" else named(name)
+    attack = QuickJudge(0.02, ("apgd-ce",)) if name == "autoattack" else named(name)
     model, part = ((Small(), VAL) if attack.eps <= 1 else  # a table
                    (build("table_mlp", classes=3), split(12, (14,))))
     gpu.seed = 5

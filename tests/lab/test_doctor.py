@@ -3,9 +3,7 @@
 import json
 import re
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -47,19 +45,15 @@ def test_a_healthy_course_has_nothing_bad(root):
     assert states()["stored models"] == ("ok", "1 files, every hash right")
 
 
-def change(path, how):
-    path.write_bytes(how(path.read_bytes()))
-
-
 WEIGHTS, EMBEDDED = "models/a/b/seed0.safetensors", "embedded/fashion-mnist"
 DAMAGE = {  # what is done below the root; the row of the checkup; what it says
-    "a bit in a weight": (lambda r: change(r / WEIGHTS, lambda b: b[:-1] + b"x"),
-                          "stored models", "seed0.safetensors is damaged.*Restore"),
+    "other weights": (lambda r: (r / WEIGHTS).write_bytes(bytes((r / WEIGHTS).stat().st_size)),
+                      "stored models", "seed0.safetensors is damaged.*Restore"),
     "a record gone": (lambda r: (r / "models/a/b/seed0.json").unlink(),
                       "stored models", "seed0.json is missing.*Restore"),
     "no manifest": (lambda r: (r / "models/manifest.json").unlink(),
                     "stored models", "make models"),
-    "embedded data": (lambda r: change(r / EMBEDDED / "t10k-labels-idx1-ubyte.gz", lambda b: b[:9]),
+    "embedded data": (lambda r: (r / EMBEDDED / "t10k-labels-idx1-ubyte.gz").write_bytes(b"x"),
                       "embedded fashion-mnist", "t10k-labels.*reinstall"),
     "no contents": (lambda r: (r / EMBEDDED / "contents.json").unlink(),
                     "embedded fashion-mnist", "contents.json.*restore"),
@@ -75,9 +69,8 @@ def test_damage_is_bad_and_has_a_remedy(root, kind):
     assert state == "bad" and re.search(say, found)
 
 
-def test_old_and_missing_versions_and_where_the_bounds_stand(
-        monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-    def distributions(name: str) -> list[Any]:
+def test_old_and_missing_versions_and_where_the_bounds_stand(monkeypatch, root):
+    def distributions(name):
         version = {"torch": "2.5.1", "numpy": "2.1.3+local"}.get(name, "999")
         return [] if name == "gdown" else [SimpleNamespace(version=version)]
 

@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from course_lib import RECIPES, CourseError
+from course_lib import CourseError
 from course_lib.evaluation import NAMED, evaluate
 from course_lib.lab import examine as examination
 from course_lib.lab.examine import examine_stored
 from course_lib.lab.publish import publish
 from course_lib.zoo import entry, load_model, load_record, load_report, manifest
-from tests import helpers
-from tests.helpers import counted, network_of, record, report, tiny_dataset
+from tests.helpers import QuickJudge, counted, network, record, report, tiny_dataset
 
 NAME = "tiny/first"
 
@@ -20,7 +19,7 @@ def models(tmp_path, tiny):
     """Two seeds of a tiny recipe, with a report on their 12 test images; batches of five."""
     examination.examined_images.cache_clear()
     tiny.setattr(examination, "BATCH", 5)
-    model = network_of(RECIPES[NAME])
+    model = network()
     own = evaluate(model, tiny_dataset().test, "pgd20", progress=False)
     for seed in (0, 1):
         publish(NAME, seed, model, {"history": [1], **record(NAME, seed, own)}, tmp_path / "models")
@@ -109,7 +108,7 @@ def test_a_model_trained_anew_meanwhile(models, monkeypatch):
 
 
 def test_autoattack_in_its_own_batches_on_the_gpu(models, monkeypatch):
-    monkeypatch.setitem(NAMED, "autoattack", helpers.QuickJudge(attacks=("apgd-ce",), batch=8))
+    monkeypatch.setitem(NAMED, "autoattack", QuickJudge(attacks=("apgd-ce",), batch=8))
     (row,) = call(models, attacks=["autoattack"], seeds=1)
     assert (row["attack"], row["eps"]) == ("autoattack", 8 / 255)
     assert len(pieces(models.parent / "runs")) == 2
@@ -118,7 +117,7 @@ def test_autoattack_in_its_own_batches_on_the_gpu(models, monkeypatch):
     weights = entry(NAME, 1, models)["weights"]["sha256"]
     case = examination.Case(NAME, 1, weights, "pgd20", None, None, models)
     assert {p.device.type for p in case.model.parameters()} == {"meta"}
-    publish(NAME, 1, network_of(RECIPES["exp1/natural"]), {}, models)
+    publish(NAME, 1, network(9), {}, models)
     with pytest.raises(CourseError, match="stored anew while it was examined"):
         case.judge(slice(0, 500), 0)
 

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from course_lib.lab.publish import add_rows, publish
 from course_lib.lab.score import PLANS, Plan, Search, confidences, plan_of, score_stored
 from course_lib.scores import cau, cru_eps, cru_s, eou, least_eps, success
 from course_lib.zoo import entry, load_model, load_record, load_report, manifest
-from tests.helpers import counted, network_of, record, tiny_dataset
+from tests.helpers import counted, network, record, tiny_dataset
 
 NAME = "tiny/first"
 KINDS = ("bisection", "increments")
@@ -34,8 +33,7 @@ def models(tmp_path, tiny):
     examined = {"examination": (("pgd10", 2 / 255), ("pgd10", 0.3))}
     tiny.setitem(RECIPES, NAME, dataclasses.replace(RECIPES[NAME], **examined))
     for seed in (0, 1):
-        publish(NAME, seed, network_of(RECIPES[NAME]), record(NAME, seed, history=[1]),
-                tmp_path / "models")
+        publish(NAME, seed, network(), record(NAME, seed, history=[1]), tmp_path / "models")
     return tmp_path / "models"
 
 
@@ -142,7 +140,7 @@ def test_stored_scores_are_those_of_the_stored_reports():
     scored = [(n, int(s)) for n, seeds in manifest().items() for s in seeds
               if "weights" in seeds[s] and load_record(n, seed=int(s)).get("scores")]
     for name, seed in scored:
-        plan, kinds = plan_of(name), dict[str, list[dict[str, Any]]]()
+        plan, kinds = plan_of(name), {}
         for row in load_record(name, seed=seed)["scores"]:
             kinds.setdefault(row["score"], []).append(row)
         reports = {b: load_report(name, seed=seed, attack=b[0], eps=b[1]) for b in of(name)}

@@ -25,7 +25,7 @@ from course_lib.__main__ import main, program
 from course_lib.lab import torchrun as parallel
 from course_lib.lab.torchrun import Group
 from tests.helpers import Linear, Remembering, Small, split, with_tiny_recipes
-from tests.test_training import BATCHES, EPOCHS, OPTIM, Memory, listening, train, validate
+from tests.test_training import BATCHES, EPOCHS, OPTIM, Memory, listening, same, train, validate
 
 ROOT = Path(__file__).parents[2]
 LOCAL = {"GLOO_SOCKET_IFNAME": "lo"}
@@ -73,21 +73,10 @@ def pair(tmp_path_factory):
         worker.join()
 
 
-def result(run):
-    """Weights and history."""
-    return {k: v.clone() for k, v in run.model.state_dict().items()}, run.history
-
-
-def equal(a, b):
-    """To the bit."""
-    same = a[0].keys() == b[0].keys() and all(torch.equal(v, b[0][k]) for k, v in a[0].items())
-    return same and a[1] == b[1]
-
-
 def natural(rank, images, optim, epochs=2):
     data = split(images)
-    return result(fit(Linear((1, 6, 6), 3), METHODS["natural"](), dataclasses.replace(
-        data, x=data.x.double()), epochs=epochs, seed=0, progress=False, optim=optim))
+    return fit(Linear((1, 6, 6), 3), METHODS["natural"](), dataclasses.replace(
+        data, x=data.x.double()), epochs=epochs, seed=0, progress=False, optim=optim)
 
 
 # the last batch: of three images; of one, so that one process has none
@@ -96,10 +85,11 @@ def natural(rank, images, optim, epochs=2):
 def test_two_processes_train_as_one(pair, optim, images):
     start, alone = natural(0, images, optim, 0), natural(0, images, optim)
     first, second = pair(natural, images, optim)
-    assert equal(first, second)
-    torch.testing.assert_close(first[0], alone[0], rtol=0, atol=1e-9)
-    assert max((v - start[0][k]).abs().max().item() for k, v in alone[0].items()) > 1e-6
-    for one, two in zip(alone[1], first[1], strict=True):
+    assert same(first, second)
+    began, ended, both = (run.model.state_dict() for run in (start, alone, first))
+    torch.testing.assert_close(both, ended, rtol=0, atol=1e-9)
+    assert max((v - began[k]).abs().max().item() for k, v in ended.items()) > 1e-6
+    for one, two in zip(alone.history, first.history, strict=True):
         assert two == {**one, "loss": pytest.approx(one["loss"], abs=1e-6)}
 
 
@@ -130,16 +120,16 @@ def with_everything(rank):
     model.register_buffer("scale", SCALE.clone())  # a mean over 3 and 2 images would change it
     method = Remembering(3, first=lambda at: periods.append(
         int(at.stats["seen"].sum()) if at.stats else 0))
-    return result(train(method, validate=validate, model=model, optim=FIVE)), periods
+    return train(method, validate=validate, model=model, optim=FIVE), periods
 
 
 def test_both_hold_the_same_and_statistics_are_of_the_whole_batch(pair):
     """Weights, running averages, memory, reports; the last image counts for one of the two only."""
     (first, counted), (second, counted_too) = pair(with_everything)
     alone, counted_alone = with_everything(0)
-    assert equal(first, second)
+    assert same(first, second)
     assert counted == counted_too == counted_alone == [0, 15, 11, 15, 11, 15]
-    (two, _), (one, _) = first, alone
+    two, one = (run.model.state_dict() for run in (first, alone))
     assert torch.equal(two["scale"], SCALE)
     assert two["norm.num_batches_tracked"] == one["norm.num_batches_tracked"]
     moved, apart = ((one["norm.running_var"] - other).abs().max()
@@ -164,20 +154,20 @@ def once(rank, out):
 
 
 def test_the_first_shows_saves_validates_and_examines_for_both(pair, tmp_path):
-    (record, shown, did), (same, nothing, other) = pair(once, str(tmp_path))
-    assert "21/21" in shown and nothing == "" and record == same
+    (record, shown, did), (its, nothing, other) = pair(once, str(tmp_path))
+    assert "21/21" in shown and nothing == "" and record == its
     assert did == (2, 2 + EPOCHS, EPOCHS) and other == (0, 0, 0)
     assert len(record["reports"]) == 1 and record["validation"]["counts"] == [3, 3, 3]
 
 
 def resumed_everywhere(rank):
     words = {"validate": validate, "method": Remembering(3), "optim": FIVE}
-    whole, saves = result(train(**words)), Memory()
-    same = [equal(whole, result(train(store=saves, save_every=0, **words)))]
+    whole, saves = train(**words), Memory()
+    found = [same(whole, train(store=saves, save_every=0, **words))]
     for step in range(1, 19):  # the second process has nothing but what the first one tells it
         store = Memory({step: saves.saves[step]} if rank == 0 else {})
-        same.append(equal(whole, result(train(model=Small(seed=9), store=store, **words))))
-    return same
+        found.append(same(whole, train(model=Small(seed=9), store=store, **words)))
+    return found
 
 
 def test_resuming_from_every_batch_gives_the_same_bits(pair):
@@ -196,7 +186,7 @@ def stopped(rank, who, signals):
 
     with pytest.raises(KeyboardInterrupt):
         train(Remembering(before=ring), store=store)
-    return len(batches), sorted(store.saves), equal(result(train()), result(train(store=store)))
+    return len(batches), sorted(store.saves), same(train(), train(store=store))
 
 
 @pytest.mark.parametrize(("who", "signals"), [(0, 1), (1, 2)])

@@ -4,8 +4,6 @@ import ast
 import copy
 import math
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,9 +12,9 @@ from scipy.special import ndtri
 from course_lib import PGD, CourseError, load, load_model
 from course_lib.lessons import bat
 from course_lib.lessons.lesson import check, exercises, hint
+from tools.common import sources
 
 EXERCISES = exercises()
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9][0-9]_*.py"))
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -63,7 +61,7 @@ def solutions(path, tag="solution"):
     return {name: c for c in cells for name in re.findall(r"check\(\"([\w.]+)\"", c)}
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sources(), ids=lambda p: p.stem)
 def test_each_exercise_of_a_notebook_has_a_solution_whose_every_mutation_fails(path):
     mine = sorted(n for n in EXERCISES if n.startswith(path.name[:2] + "."))
     assert sorted(solutions(path, "exercise")) == sorted(solutions(path)) == mine
@@ -73,7 +71,7 @@ def test_each_exercise_of_a_notebook_has_a_solution_whose_every_mutation_fails(p
         assert [i for i, f in enumerate(bent) if check(name, f)] == []
 
 
-SWAPS: dict[type[ast.AST], Any] = {
+SWAPS = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult,
     ast.BitAnd: ast.BitOr, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn}
 
@@ -97,7 +95,7 @@ def versions(cell):
     """The function a solution cell defines: as it is, then bent in each possible place."""
     (function,) = (n for n in ast.parse(cell[cell.index("\n") :]).body
                    if isinstance(n, ast.FunctionDef))
-    made: list[object] = []
+    made = []
     for i, _ in enumerate(ast.walk(function)):
         bent, names = copy.deepcopy(function), {"torch": torch, "math": math, "ndtri": ndtri}
         if i == 0 or bend(list(ast.walk(bent))[i]):  # the first node is the function itself

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from course_lib import PGD, CourseError, build
+from course_lib import PGD, build
 from course_lib.methods import METHODS
 from course_lib.methods.bat import BAT
 from course_lib.methods.fat import FAT
@@ -98,8 +98,3 @@ def test_two_draws_differ_and_one_does_not():
     images = (BAT(draws=n, tau=0, literal=True).images(MODEL, X, Y, seeded(0)) for n in (1, 2))
     one, two = (float((pair["clean"] - pair["first"]).abs().max()) for pair in images)
     assert one <= 2 / 255 + 1e-6 < two
-
-
-def test_an_unknown_preset_is_refused():
-    with pytest.raises(CourseError, match="Unknown preset of BAT 'x'"):
-        BAT.preset("x")

@@ -13,7 +13,7 @@ import hypothesis.strategies as some
 import pytest
 import torch
 from hypothesis import given
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from course_lib import attacks, load, load_model, native
@@ -194,9 +194,7 @@ def test_backward_twice_and_again(trained):
         assert not model(x).requires_grad
 
 
-class Doubled(LeNet5):
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * super().forward(x)
+Doubled = type("Doubled", (LeNet5,), {"forward": lambda self, x: 2 * LeNet5.forward(self, x)})
 
 
 def test_pytorch_serves_the_unusual():

@@ -34,6 +34,7 @@ def test_a_student_gets_everything_but_solutions_and_outputs(source):
     for cell, before in zip(mine.cells, kept, strict=True):
         if cell.cell_type == "code":  # the panel's picture stays until the panel is there
             assert cell.outputs == (before.outputs if "panel" in tags(cell) else [])
+    assert [c.metadata.cellView for c in mine.cells if "setup" in tags(c)] == ["form"]
     asked = [name for name in exercises() if name.startswith(source.stem[:2] + ".")]
     assert len(whole.cells) - len(mine.cells) == len(asked)
     for name in asked:

@@ -4,7 +4,6 @@ CourseError says what to give. Findings C and D, H19, H26, B3 and B4, and whatev
 import itertools
 import re
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from course_lib import MODELS, RECIPES, Split, build, evaluate, halves, load
+from course_lib import MODELS, RECIPES, Split, build, halves, load
 from course_lib.__main__ import main
 from course_lib.data import batches
 from course_lib.datasets.cifar10 import crop_flip
@@ -28,7 +27,7 @@ COLOURS, GREYS = (torch.from_numpy(a) for a in (BYTES.transpose(0, 3, 1, 2).copy
 PICTURES = [Image.fromarray(a) for a in BYTES]
 
 
-class Pictures(torch.utils.data.Dataset[Any]):
+class Pictures(torch.utils.data.Dataset):
     """A torch Dataset as torchvision's are: it has class names, and no IndexError at its end."""
 
     def __init__(self, picture, n=6):
@@ -41,7 +40,7 @@ class Pictures(torch.utils.data.Dataset[Any]):
         return self.picture(i % 6), i % 3
 
 
-class Stream(IterableDataset[Any]):
+class Stream(IterableDataset):
     def __iter__(self):
         yield from zip(GREY, Y, strict=True)
 
@@ -134,12 +133,11 @@ DOORS = {  # a call, and what the error says
     "load(root=5)": (lambda: load("cifar10", root=5), "root is 5"),
     "load(limit=0)": (lambda: load("cifar10", limit=0), "limit is 0"),
     "load(limit=True)": (lambda: load("cifar10", limit=True), "limit is True"),
-    "load(limit='9')": (lambda: load("cifar10", limit="9"), "limit is '9'"),
     "a seed too long": (lambda: load("adult", seed=2**63), "seed is 9223372036854775808"),
     "build(device=)": (lambda: build("lenet5", device="cuda"), r"takes classes, channels.*\.to\("),
     "build('LeNet-5')": (lambda: build("LeNet-5"), "Did you mean 'lenet5'"),
     "build(classes='10')": (lambda: build("lenet5", classes="10"), "classes of lenet5 is '10'"),
-    "build(seed=None)": (lambda: build("lenet5", seed=None), "seed is None"),
+    "build(seed=2**64)": (lambda: build("lenet5", seed=2**64), "seed is 184.*616; it must be"),
     "a long name": (lambda: build("x" * 10**6), "Unknown model 'x{50}")}
 
 
@@ -158,12 +156,6 @@ def test_c_of_ones_own(monkeypatch):
     assert build("mine", dropout=0.25).p == 0.25
     with pytest.raises(CourseError, match="classes of mine is 1"):
         build("mine", classes=1)
-
-
-def test_c_a_loader_is_evaluated_and_a_class_left_out_by_name():
-    test = load("fashion-mnist").without("Shirt").test.per_class(2)
-    model, loader = build("lenet5", classes=9), DataLoader(TensorDataset(test.x, test.y), 5)
-    assert evaluate(model, loader, progress=False).nat == evaluate(model, test, progress=False).nat
 
 
 @pytest.mark.parametrize(("name", "first"), [
@@ -207,8 +199,7 @@ def test_b3_b4_offline_advice_is_right_and_in_the_shells_words(words, code, say,
                                                                monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")  # as in a shell
+    with warnings.catch_warnings(action="default"):  # as in a shell
         assert main(words.split()) == code
     out, err = capsys.readouterr()
     assert "root=" not in err and "limit=" not in err

@@ -92,8 +92,6 @@ EDITS = {
                                   "method.attack.steps is 2, was 1"),
     "a2: a foreign attack's": ({"method": Weighted(attack=Foreign())},
                                {"method": Weighted(attack=Foreign(0.02))}, "method.attack.step "),
-    "h15: the attack's bf16": ({}, {"method": Weighted(attack=dataclasses.replace(
-        ATTACK, bf16=True))}, "method.attack.bf16 is True"),
     "a3: the initial weights": ({}, {"model": network(seed=5)}, "the initial weights changed"),
     "a4: the loss": (WRITTEN, {"method": of(LOSS.format(1, 1, 2))()},
                      "the source of Written changed"),
@@ -106,8 +104,6 @@ EDITS = {
     "h15: bf16": ({}, {"model": Accelerated(network())}, "model is 'Accelerated"),
     "h15: channels last": ({}, {"model": network().to(memory_format=torch.channels_last)},
                            "channels last is True"),
-    "h15: the padding": ({}, {"model": network(lambda m: setattr(
-        m.conv, "padding_mode", "circular"))}, "model.conv is .*circular"),
     "h15: a frozen layer": ({}, {"model": network(
         lambda m: m.conv.weight.requires_grad_(False))}, "the frozen parameters is .*conv.weight"),
     "h15: validation data": ({}, {"validate": checks(OTHER_VAL)}, "the source of validate chan"),
@@ -116,7 +112,8 @@ EDITS = {
     "h15: other validation": ({}, {"validate": lambda m, at: None}, "validate is '<lambda>'"),
     "the data": ({}, {"data": TRAIN.masked(3)}, "the training data changed"),
     "the seed": ({}, {"seed": 1}, "seed is 1, was 0"),
-    "the method": ({}, {"method": METHODS["natural"]()}, "method is 'Natural', was 'Weighted'")}
+    "the method": ({}, {"method": METHODS["natural"]()}, "method is 'Natural', was 'Weighted'; "
+                   "method.attack is not given, was 'PGD'; method.attack.eps is not given, ")}
 
 
 @pytest.mark.parametrize("edit", EDITS)

@@ -3,9 +3,6 @@
 import dataclasses
 
 import numpy as np
-import pytest
-import torch
-from torch import nn
 
 import course_lib
 from course_lib import PGD, Optim, Split, Store, build, load, load_model, recipes, tables
@@ -25,21 +22,6 @@ DATA = Split.of(images(40, (1, 32, 32)), labels(40, 10))
 def go(model, epochs=2, optim=None, **words):
     return fit(model, METHODS["natural"](), DATA, epochs=epochs, optim=optim or Optim(batch=10),
                seed=0, progress=False, **words)
-
-
-def test_a_network_with_dropout_is_trained_the_same_again_and_resumes(tmp_path):
-    net = nn.Sequential(nn.Flatten(), nn.Linear(1024, 16), nn.Dropout(), nn.Linear(16, 10))
-    begun, before = {k: v.clone() for k, v in net.state_dict().items()}, torch.get_rng_state()
-
-    def trained(**words):
-        net.load_state_dict(begun)
-        return go(net, **words).model[1].weight.detach().clone()
-
-    once, stop = trained(), lambda run: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        trained(store=Store(tmp_path), callback=stop)
-    assert torch.equal(once, trained()) and torch.equal(once, trained(store=Store(tmp_path)))
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_stores_of_an_average_and_of_a_run_killed_early(tmp_path):

@@ -1,7 +1,6 @@
 """A store whose local disk or mirror fails, hangs or holds traps. A test is named by the finding
 that it closes."""
 
-import errno
 import os
 import threading
 import time
@@ -30,31 +29,12 @@ def test_h5_a_failing_local_disk_still_feeds_the_mirror(tmp_path, code):
         store.close()
 
 
-class Full(WatchedDisk):
-    """A disk that can be read, and takes nothing more."""
-
-    def before(self, number, name, args):
-        if name == "open" and args[1] & os.O_CREAT:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def test_h6_with_nowhere_to_save_a_training_does_not_begin(tmp_path):
     store = Store(tmp_path / "here", tmp_path / "there")
-    store.folder.disk = Full()
+    store.folder.disk = FailingDisk(1, ERRORS[0], stays=True)  # it can be listed
     with pytest.raises(CourseError, match="Nothing of this training .*here .*No space.*Make space"):
         store.open(*RUN)
     assert store._lock is None, "the folder is free for others"
-
-
-class Hanging(WatchedDisk):
-    """No call returns until it is let go."""
-
-    def __init__(self):
-        super().__init__()
-        self.gate = threading.Event()
-
-    def before(self, number, name, args):
-        self.gate.wait(60)
 
 
 def test_h7_a_mirror_that_hangs_is_a_warning(tmp_path, monkeypatch):
@@ -62,7 +42,8 @@ def test_h7_a_mirror_that_hangs_is_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(Mirror, "patience", 0.1)
     filled(tmp_path / "here", tmp_path / "there")
     store = Store(tmp_path / "here", tmp_path / "there")
-    store.mirror.disk = disk = Hanging()
+    store.mirror.disk, gate = WatchedDisk(), threading.Event()
+    store.mirror.disk.before = lambda *_: gate.wait(60)  # no call returns until it is let go
     with pytest.warns(UserWarning, match=r"there cannot be read \(no answer in 0.1 s\)") as one:
         store.open(*RUN)
     assert (store.latest() or (0,))[0] == 2 and not store.siblings()  # the local one
@@ -72,7 +53,7 @@ def test_h7_a_mirror_that_hangs_is_a_warning(tmp_path, monkeypatch):
             store.save(step, make_state(step))
     assert len(one) == len(more) == 1
     assert time.monotonic() - began < 0.1 * 36 and store.status == "saved locally"
-    disk.gate.set()
+    gate.set()
     time.sleep(0.2)
     monkeypatch.undo()
     store.close()

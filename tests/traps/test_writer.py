@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from course_lib import METHODS, CourseError, Optim, Store, build, fit, load
+from course_lib import CourseError, Store, load
 from course_lib.__main__ import main
 from course_lib.datasets import cifar10
 from course_lib.files import OLD, check_writable, download, sha256_of
@@ -30,7 +30,7 @@ from course_lib.tables import compare, list_models, results
 from course_lib.zoo import load_model, load_record, manifest, model_files
 from tests import helpers
 from tests.faults.shims import RUN, share
-from tests.helpers import report, same_weights
+from tests.helpers import network, report, same_weights
 
 NAME, OTHER = "a/b", "a/c"
 READS = 10_000
@@ -38,10 +38,6 @@ READS = 10_000
 
 def record(wrong=0):
     return helpers.record(NAME, 0, report(nat=(wrong, 5, 3)))
-
-
-def network(seed):
-    return build("lenet5", seed=seed, classes=3)
 
 
 @pytest.fixture
@@ -66,16 +62,6 @@ def readable(root):
     assert len(compare(NAME, OTHER, root=root))
     assert load_model(NAME, root=root)
     return load_record(NAME, root=root)
-
-
-def test_h3_a_seed_beyond_the_generators(tmp_path):
-    split = load("fashion-mnist", limit=500).val
-    for call in (lambda: build("lenet5", seed=2**64), lambda: load("adult", seed=2**64),
-                 lambda: run("exp1/natural", 2**64, tmp_path, limit=100),
-                 lambda: fit(network(0), METHODS["natural"](), split, epochs=1, optim=Optim(),
-                             seed=2**64)):
-        with pytest.raises(CourseError, match=f"seed is {2**64}; it must be a whole number"):
-            call()
 
 
 class Killed(BaseException):
