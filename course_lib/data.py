@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ class Dataset:
     def without(self, classes: int | str | Sequence[int | str]) -> Dataset:
         """The data set without these classes (names or numbers); the rest is numbered anew."""
         n, numbers = len(self.classes), {name: c for c, name in enumerate(self.classes)}
-        gone = {int(c) if hasattr(c, "__index__") else pick(numbers, c, "class")
+        gone = {int(c) if isinstance(c, Integral) else pick(numbers, c, "class")
                 for c in several(classes)}
         rest = [c for c in range(n) if c not in gone]
         if len(rest) < 2 or not gone <= set(range(n)):
@@ -151,7 +152,7 @@ class Split:
 
     def masked(self, i: int) -> Split:
         """The same split in the same order without example i, for paired leave-one-out."""
-        if self.hidden is not None or i not in range(len(self)):
+        if self.hidden is not None or not isinstance(i, Integral) or i not in range(len(self)):
             raise CourseError(f"There is no example {i!r:.100} to hide; this split holds "
                               f"{len(self.y)}, and hides at most one.")
         return replace(self, hidden=int(i))

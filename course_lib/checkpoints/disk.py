@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -157,7 +157,6 @@ class Folder:
         self.path = path
         self.disk: Any = os  # the system calls; tests put a disk here that fails, lies or stops
         self.verified: set[str] = set()  # what this process wrote, or read whole
-        self.mine: set[str] = set()  # of this run, as far as is known; others may be another's
         self._pending: list[Any] = []  # the call that has had no answer yet
 
     def answer(self, call: Callable[[], T]) -> T:
@@ -167,7 +166,6 @@ class Folder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file so that even after a power cut the old or the new one is complete."""
-        self.mine.add(name)
         write_together({self.path / name: data}, self.disk)
         if os.name != "nt":  # Windows cannot open a folder
             file = self.disk.open(self.path, os.O_RDONLY)
@@ -200,11 +198,11 @@ class Folder:
         self.verified.add(name)
         return data
 
-    def prune(self) -> None:
+    def prune(self, mine: Container[str]) -> None:
         """Delete of `mine` what is older than the newest `KEEP` that this process has verified."""
         good: set[str] = set()
         for _, name in sorted(self.checkpoints(), reverse=True):
-            if name.partition(" ")[0] not in self.mine:
+            if name.partition(" ")[0] not in mine:
                 continue
             if len(good) == KEEP:
                 with suppress(FileNotFoundError):  # another writer was quicker
@@ -245,7 +243,6 @@ class Mirror(Folder):
         home, its_disk = self.home
         if os.stat(home).st_dev != its_disk:  # an unmounted Drive is a local folder
             raise OSError(errno.ENOTCONN, f"{home} is not there any more")
-        self.mine.add(name)
         self.disk.makedirs(self.path, exist_ok=True)
         for copy in (name, f"{name} (1)", f"{name} (2)"):
             with suppress(FileExistsError):  # from an earlier try, perhaps a good one

@@ -47,6 +47,7 @@ class Store:
         self._lock: Any = None  # a filelock.FileLock
         self._about: dict[str, Any] = {}  # the identity and environment of the run, from `open`
         self._newest: list[Checkpoint | None] = []  # what `open` has read, until it is asked for
+        self._mine: set[str] = set()  # checkpoints of this run; others may be another's
         self._last: tuple[str, bytes] | None = None  # the last save, until it is in each folder
         self._failed: list[str] = []  # why that is not in each folder
         self._warned: set[str] = set()
@@ -99,8 +100,7 @@ class Store:
         for step, _, name, folder in sorted(candidates, reverse=True):
             try:
                 newest = unpack(folder.answer(partial(folder.read, name)), step)
-                for _, _, beside, place in candidates:
-                    place.mine.add(beside.partition(" ")[0])
+                self._mine |= {beside.partition(" ")[0] for _, _, beside, _ in candidates}
                 return newest
             except (Damaged, OSError) as error:
                 if again and isinstance(error, FileNotFoundError):  # a writer that has newer ones
@@ -112,6 +112,7 @@ class Store:
         """Save `state`, so that it survives whatever comes after this call; SaveError if not."""
         self._failed, self._newest = ["NaN or infinite weights"] * len(self.folders), []
         self._last = pack(step, self._about, state)
+        self._mine.add(self._last[0])
         self._failed = [self._put(folder) for folder in self.folders]
         self._last = self._last if any(self._failed) else None
         here, *there = self._failed
@@ -132,7 +133,7 @@ class Store:
         except OSError as error:
             return reason(error)
         try:
-            folder.answer(folder.prune)
+            folder.answer(partial(folder.prune, self._mine))
         except OSError as error:
             self._warn(f"Old files in {folder.path} stay; none can be deleted ({reason(error)}).")
         return ""

@@ -123,6 +123,8 @@ DOORS = {  # a call, and what the error says
     "limit above the size": (lambda: halves(split(20), 21, 0), "limit=21 is more than the 20"),
     "masked twice": (lambda: split().masked(1).masked(2), "hides at most one"),
     "masked of a word": (lambda: split().masked("1"), "no example '1'"),
+    "masked of two": (lambda: split().masked(np.array([1, 2])), "no example array"),
+    "without(1.5)": (lambda: tiny_dataset().without(torch.tensor(1.5)), "Unknown class tensor"),
     "masked beyond": (lambda: split().masked(26), "no example 26 to hide; this split holds 26"),
     "a batch of none": (lambda: next(batches(split(), 0)), "batch size is 0"),
     "a table cropped": (lambda: crop_flip(images(4, (14,)), seeded(0)), r"the shape \(4, 14\)"),
