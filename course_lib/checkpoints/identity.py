@@ -142,10 +142,8 @@ class _Reader:
         """A function by its source without comments, and by what this names and closes over."""
         code = f.__code__
         try:
-            text = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(code))))
-        except (OSError, TypeError, SyntaxError):
-            text = ""
-        if not text or "<lambda>" in code.co_name:  # whose line holds other things, too
+            text = ast.unparse(_tree(code))
+        except (OSError, TypeError, SyntaxError, ValueError, LookupError):  # nobody has its source
             text = self.plain(code)
         self.names |= _names(code)
         used = {n: f.__globals__[n] for n in _names(code, "LOAD_GLOBAL") if n in f.__globals__}
@@ -153,6 +151,18 @@ class _Reader:
         used |= inspect.getclosurevars(f).nonlocals
         return [text, *([n, self.plain(v, f.__module__)] for n, v in sorted(used.items())
                         if _constant(n, v))]
+
+
+def _tree(code: CodeType) -> ast.AST:
+    """A function's source. A lambda's line holds other things, too: it is the innermost lambda in
+    whose body all its instructions stand."""
+    if code.co_name != "<lambda>":
+        return ast.parse(textwrap.dedent(inspect.getsource(code)))
+    found = [p for p in code.co_positions() if None not in p and p[2] != p[3]]
+    begin, end = min((p[0], p[2]) for p in found), max((p[1], p[3]) for p in found)
+    return [n for n in ast.walk(ast.parse("".join(inspect.findsource(code)[0])))
+            if isinstance(n, ast.Lambda) and (n.body.lineno, n.body.col_offset) <= begin
+            and end <= (n.body.end_lineno, n.body.end_col_offset)][-1]
 
 
 def _constant(name: str, value: Any) -> bool:

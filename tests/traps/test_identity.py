@@ -5,6 +5,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -13,10 +14,11 @@ from torch.nn import functional as F
 
 from course_lib import METHODS, PGD, RECIPES, CourseError, Method, Optim, evaluate, fit
 from course_lib.checkpoints import Store, sources
+from course_lib.checkpoints.identity import _Reader
 from course_lib.lab.publish import publish
 from course_lib.lab.sweep import finished, train
 from course_lib.machine import Accelerated
-from course_lib.recipes import run
+from course_lib.recipes import _validation, run
 from course_lib.zoo import load_record
 from tests.frozen.make import identity
 from tests.helpers import Small, same_weights, split
@@ -180,6 +182,28 @@ def test_the_identity_is_the_same_in_another_process():
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
                            check=True, env={**os.environ, "PYTHONHASHSEED": "1"}).stdout
     assert other.strip() == printed_identity() and len(other) > 1000
+
+
+@pytest.mark.parametrize("name", ["exp2/reweight-05", "contest/cfa"])
+def test_no_recipe_is_known_by_bytecode_which_the_next_python_changes(name, monkeypatch):
+    read, recipe = _Reader.object, RECIPES[name]
+
+    def reads(self, thing):
+        assert not isinstance(thing, types.CodeType)
+        return read(self, thing)
+
+    monkeypatch.setattr(_Reader, "object", reads)
+    found = sources([recipe.method, recipe.optim, _validation(recipe, VAL)])
+    assert "the source of <lambda>" in found
+
+
+def test_lambdas_of_one_line_are_told_apart():
+    one, two, three = lambda x: x + 1, lambda é, x=lambda: 1: x() + 2, lambda: lambda x: x + 1
+    again, = (lambda x:  # the same
+              x + 1),
+    said = [sources(f) for f in (one, two, two.__defaults__[0], three, three(), again)]
+    assert said[0] == said[4] == said[5]
+    assert len({str(words) for words in said}) == 4
 
 
 def test_an_older_checkpoint_is_refused_in_plain_words(tmp_path):
