@@ -2,8 +2,8 @@
 
 Trainings of a few and of more batches, from the stored weights (FAT's attack stops the sooner the
 weaker the network is), give the seconds a batch and those of an epoch's validation. They are CPU
-seconds; still, other work on the machine makes them up to a third more. Writes
-serialized_models/contest/minutes.json.
+seconds; still, other work on the machine makes them up to a third more. Writes into
+serialized_models/contest/minutes.json, all of them or those of one data set: `--of cifar10`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
+import json
 import time
 from statistics import median
 
@@ -20,11 +21,11 @@ from course_lib import recipes
 from course_lib.data import Dataset, load
 from course_lib.experiments import RECIPES, TRANSFORMS
 from course_lib.files import json_bytes, write_together
-from course_lib.lessons.contest import ENTRIES, MINUTES
+from course_lib.lessons.contest import MINUTES, TABLE
 from course_lib.training import fit
 from course_lib.zoo import load_model, models_dir
 
-FEW, MORE, ROUNDS = 8, 40, 5
+FEW, MORE = 8, 40
 
 
 def cpu_seconds(name: str, data: Dataset, batches: int) -> float:
@@ -41,13 +42,16 @@ def cpu_seconds(name: str, data: Dataset, batches: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help="a folder with the whole data set")
+    parser.add_argument("--of", choices=TABLE, nargs="*", default=[*TABLE], help="the data sets")
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    data = load("fashion-mnist", root=parser.parse_args().data)
-    names = {name for name, *_ in ENTRIES.values()}
-    names |= {need for name in names for need in RECIPES[name].needs}
-    of = {name: TRANSFORMS[RECIPES[name].transform](data) for name in names}
+    shown = [name for dataset in args.of for name, *_ in TABLE[dataset].values()]
+    names = {*shown, *(need for name in shown for need in RECIPES[name].needs)}
+    data = {dataset: load(dataset, root=args.data) for dataset in args.of}
+    of = {name: TRANSFORMS[(r := RECIPES[name]).transform](data[r.dataset]) for name in names}
     times: dict[tuple[str, int], list[float]] = {}
-    for _ in range(ROUNDS):  # interleaved
+    for _ in range(args.rounds):  # interleaved
         for name in sorted(names):
             for batches in (FEW, MORE):
                 times.setdefault((name, batches), []).append(cpu_seconds(name, of[name], batches))
@@ -57,10 +61,10 @@ def main() -> None:
         batch, recipe = (more - few) / (MORE - FEW), RECIPES[name]
         epoch = few - FEW * batch + batch * -(-len(of[name].train) // recipe.optim.batch)
         own[name] = recipe.epochs * epoch / 60
-    minutes = {label: round(own[name] + sum(own[need] for need in RECIPES[name].needs), 2)
-               for label, (name, *_) in ENTRIES.items()}
+    minutes = {name: round(own[name] + sum(own[need] for need in RECIPES[name].needs), 2)
+               for name in shown}
     path = models_dir() / MINUTES
-    write_together({path: json_bytes(minutes)})
+    write_together({path: json_bytes(json.loads(path.read_text()) | minutes)})
     print(path.read_text())
 
 

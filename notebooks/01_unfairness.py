@@ -429,8 +429,8 @@ pd.DataFrame.from_dict(rows, "index", columns=["report", "ours", "one more"]).ro
 #
 # ## 8 · The same on CIFAR-10
 #
-# The papers worked on CIFAR-10. Ours is a small PreAct ResNet with 175 thousand parameters, trained for 8 epochs with one seed. The papers' ResNet-18
-# has 64 times as many, so our errors must be larger. What we can compare is which classes are hard.
+# The papers worked on CIFAR-10. Ours is a small PreAct ResNet with 175 thousand parameters, trained for 24 epochs with one seed. The papers' ResNet-18
+# has 64 times as many, so our errors must be larger. What we can compare is which classes are hard, and who pays.
 
 # %%
 photos = {label: load_reports(f"cifar10/{name}")
@@ -447,14 +447,15 @@ ours = pd.DataFrame({"automobile": errors.loc["automobile"], "cat": errors.loc["
                      "average": errors.mean(), "worst class": errors.max()}).T
 papers = pd.DataFrame({"standard": [7, 35, 13.43, 31.40],
                        "robust": [33, 83, 52.90, 81.20]}, ours.index)
-assert "cat" in errors["standard"].nlargest(2)
-assert errors["standard"].min() < errors["standard"].max() / 2
+added = errors["standard"] - photos["natural"][0].frame().set_index("class")["standard"]
+assert errors["standard"].idxmax() == "cat" == added.idxmax()
+assert round(added["cat"]) == 48 and round(added["automobile"]) == 7
 pd.concat({"ours": ours, "papers": papers}, axis=1).round(1)
 
 # %% [markdown]
 # Errors in percent; robust errors at 8/255. The papers' figures for automobile and cat are from FRL's abstract (ICML text; the first version has 41 %
-# for cat). Those for the average and the worst class are from BAT's Table 1. Cat is among the two hardest classes here, too, and the best class has
-# less than half of the worst class's error. The natural model is unequal here as well. Claim 2 cannot be decided with one seed and one small network.
+# for cat). Those for the average and the worst class are from BAT's Table 1. Cat is the hardest class here, too, and pays most:
+# adversarial training adds 48 points to its standard error, and 7 to automobile's. That agrees with Claim 2, as far as one seed can.
 #
 # ## 9 · Train it yourself
 #

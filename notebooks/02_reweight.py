@@ -492,13 +492,13 @@ def grid(scheme="the report's", error="standard"):
 #
 # ## 7 · The same on CIFAR-10
 #
-# FRL with weights and margins (τ = 0.05) in a small PreAct ResNet of 175 thousand parameters, 8 epochs in all, one seed. BAT's Table 1 has a
-# ResNet-18. No control of equal length was trained from this hot start, so PGD-AT with the same 8 epochs is the comparison. Errors in
-# percent, robust at 8/255:
+# FRL with weights and margins (τ = 0.05) in a small PreAct ResNet of 175 thousand parameters, 24 epochs in all, one seed. BAT's Table 1 has a
+# ResNet-18. The control trains as long as FRL from the same hot start. Errors in percent, robust at 8/255:
 
 # %%
 PRINTED = {"cifar10/pgd-at": (13.43, 31.40, 52.90, 81.20),
            "cifar10/trades-6": (15.79, 36.30, 47.39, 73.80),
+           "cifar10/control": (np.nan,) * 4,
            "cifar10/frl-05": (14.79, 26.90, 53.55, 80.60)}
 rows = {}
 for name, printed in PRINTED.items():
@@ -508,13 +508,14 @@ for name, printed in PRINTED.items():
 columns = pd.MultiIndex.from_product([["ours", "BAT's Table 1"], ["standard", "robust"],
                                       ["mean", "worst"]])
 photos = pd.DataFrame.from_dict(rows, "index", columns=columns)
-change = photos.iloc[2] - photos.iloc[0]  # FRL - PGD-AT
-assert (change.iloc[:2] < 0).all() and change.iloc[2] > 0
-photos.round(1)
+change = photos.iloc[3] - photos.iloc[2]  # FRL - control
+assert change.iloc[:4].round(1).tolist() == [0.4, -6.2, 1.0, -5.8]
+photos.round(1).astype(object).where(photos.notna(), "")
 
 # %% [markdown]
-# In the paper and here FRL's worst class has a lower standard error than PGD-AT's. Here its average standard error is lower, too, and its average
-# robust error is higher. So FRL also shifts the balance between the two kinds of error. One seed cannot decide more.
+# Compared with the control, FRL lowers the worst class's standard error by 6.2 points and its robust error by 5.8, for 0.4 and 1.0 points of
+# average. With 1,000 images per class 3 points may be chance, so it helps the worst class here, too, as far as one seed can tell. Its standard errors
+# are far below those of PGD-AT and TRADES, but so are the control's: both weigh clean images more (β = 1.5, not 6).
 #
 # ## 8 · Train it yourself
 #

@@ -73,7 +73,7 @@ from ipywidgets import interact
 from torch.nn import functional as F
 
 from course_lib import PGD, Optim, evaluate, fit, lesson, load, load_model, plots
-from course_lib.tables import compare, history, interval, spread, verdict
+from course_lib.tables import history, interval, spread, verdict
 from course_lib.zoo import load_report, load_reports
 
 HOT, CONTROL, RW = "exp2/hot-start", "exp2/control", "exp2/reweight-05"
@@ -549,18 +549,28 @@ plots.show(axs[0])
 # ## 8 · CIFAR-10
 #
 # BAT's Table 1 has FRL (both, ResNet-18) on CIFAR-10. Ours is a network with 175,000
-# parameters, four epochs of hot start and four of FRL, with one seed.
+# parameters, twelve epochs of hot start and twelve of FRL, with one seed. The control
+# trains as long from the same hot start. For each class: margin and weight (in the loss on
+# clean images) at the end of FRL, and the change of the robust error at 8/255.
 
 # %%
-margins = history("cifar10/frl-05", "margin")
-assert abs(margins - 1).max(axis=None) < 0.05
-change = compare("cifar10/hot-start", "cifar10/frl-05", attack="pgd20", eps="8/255")
-change.drop(columns=["recipe", "sd", "low", "high"])
+FRL, ALONE = "cifar10/frl-05", "cifar10/control"
+margin, weight = (history(FRL, key).iloc[-1] for key in ("margin", "w0"))
+rises = pd.Series({c: 100 * spread(FRL, "rob", c, minus=ALONE).mean
+                   for c in margin.index})
+assert [*margin.nlargest(2).round(2).items()] == [("deer", 1.29), ("frog", 1.13)]
+assert (margin.nsmallest(8).round(2) == 0.98).all()
+assert {*rises[rises < 0].index} == {*weight.nlargest(3).index}  # cat, dog, bird
+pd.DataFrame({"margin": margin, "weight, average 1": 10 * weight,
+              "FRL − control, points": rises}).round(2)
 
 # %% [markdown]
-# In four epochs no margin moved by five percent. So this run is practically Reweight,
-# and no test of Claim 4. A control is missing as well. For a GPU there are recipes at
-# the papers' size: `gpu/cifar10/resnet18/frl-05` and `frl-07`.
+# FRL enlarges two margins, deer's to 1.29 and frog's to 1.13. The other eight end at 0.98,
+# the smallest that is allowed. Yet deer and frog do not gain: their robust errors are 0.7
+# and 7.6 points above the control's. The three classes that gain, cat, bird and dog, are
+# those with the largest weights. The worst class (cat) gains 5.8 points. One seed only
+# hints that this is due to the weights; it is no test of Claim 4. For a GPU there are
+# recipes at the papers' size: `gpu/cifar10/resnet18/frl-05` and `frl-07`.
 #
 # ## 9 · Train it for real
 #

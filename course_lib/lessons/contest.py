@@ -21,8 +21,9 @@ from course_lib.lessons.lesson import Exercise, from_paper
 from course_lib.tables import spread, verdict
 from course_lib.zoo import columns, load_model, load_reports, models_dir, stored_models
 
-# label: stored recipe, the label of its control ("" for a control), year of the method
-ENTRIES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+# data set -> label: stored recipe, the label of its control ("" for a control), year of the method
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+ENTRIES, CIFAR = TABLE["fashion-mnist"], TABLE["cifar10"]
 PAPERS = from_paper("contest")  # our label, clean and robust accuracy, how they are known
 MINUTES = "contest/minutes.json"  # in serialized_models, from `python -m benchmarks.minutes`
 WORDS = {0.0: "none", np.inf: "free"}
@@ -30,11 +31,11 @@ ATTACKS = {"standard": ("pgd20", "nat"), "PGD-20": ("pgd20", "rob"),
            "AutoAttack": ("autoattack", "rob")}  # the reports, and the error in them
 
 
-def errors(kind: str, images: int | None = None) -> Any:
+def errors(kind: str, images: int | None = None, entries: Any = ENTRIES) -> Any:
     """One row per method and seed: average and worst class's error in percent, standard or under an
     attack at 8/255, on the images that most methods share, or on `images`; others are left
     out."""
-    labels = {name: label for label, (name, *_) in ENTRIES.items()}
+    labels = {name: label for label, (name, *_) in entries.items()}
     attack, error = ATTACKS[kind]
     models = {(m.name, m.seed): m.reports for m in stored_models(None, *labels)}
     same = next(iter(columns(models, attack, 8 / 255, images)), {})
@@ -66,15 +67,15 @@ def draw(kind: str) -> Any:
     return ax
 
 
-def leaderboard() -> Any:
+def leaderboard(entries: Any = ENTRIES) -> Any:
     """One row per method, means over seeds in percent: average / worst class; and the class that is
     worst most often. CPU-min: one training. Seeds: in brackets those of AutoAttack, where fewer."""
     minutes = parse_json(read_bytes(path := models_dir() / MINUTES), path)
-    shown = {kind: dict(iter(errors(kind).groupby("method"))) for kind in ATTACKS}
+    shown = {kind: dict(iter(errors(kind, None, entries).groupby("method"))) for kind in ATTACKS}
     rows: dict[str, dict[str, Any]] = {}
-    for label, (name, _, year) in ENTRIES.items():
+    for label, (name, _, year) in entries.items():
         worst = [r.worst_class for r in load_reports(name)]
-        rows[label] = {"year": year or "", "seeds": len(worst), "CPU-min": round(minutes[label], 1)}
+        rows[label] = {"year": year or "", "seeds": len(worst), "CPU-min": round(minutes[name], 1)}
         for kind, table in ((k, tables[label]) for k, tables in shown.items() if label in tables):
             pair = f"{table['average'].mean():.1f} / {table['worst'].mean():.1f}"
             rows[label][kind] = pair.replace(" ", THIN)
@@ -85,14 +86,14 @@ def leaderboard() -> Any:
     return table[["year", "seeds", "CPU-min", *ATTACKS, "worst class"]]
 
 
-def differences() -> dict[str, tuple[Spread, Spread, float]]:
+def differences(entries: Any = ENTRIES) -> dict[str, tuple[Spread, Spread, float]]:
     """Each method minus its control under PGD-20, paired by seed: the worst class's error, the
     average, and what the first gains for a point lost in the second: 0 where the gain may be
     chance, infinite where nothing is lost."""
     found = {}
-    for label, (name, control, _) in ENTRIES.items():
+    for label, (name, control, _) in entries.items():
         if control:
-            worst, mean = (spread(name, "rob", which, minus=ENTRIES[control][0])
+            worst, mean = (spread(name, "rob", which, minus=entries[control][0])
                            for which in ("worst", "mean"))
             gained = worst.mean < 0 and verdict(worst) in ("lower", "one seed")
             ratio = -worst.mean / mean.mean if mean.mean > 0 else np.inf
@@ -100,14 +101,14 @@ def differences() -> dict[str, tuple[Spread, Spread, float]]:
     return found
 
 
-def gains() -> Any:
+def gains(entries: Any = ENTRIES) -> Any:
     """`differences` in points, the points gained per point lost, and a word on the claim that the
     method lowers the worst class's error."""
-    rows = {label: {"control": ENTRIES[label][1], "seeds": worst.n,
+    rows = {label: {"control": entries[label][1], "seeds": worst.n,
                     "worst class": change(worst), "average": change(mean),
                     "gained per point lost": WORDS.get(gained, f"{gained:.1f}"),
                     "verdict": answer(worst)}
-            for label, (worst, mean, gained) in differences().items()}
+            for label, (worst, mean, gained) in differences(entries).items()}
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
