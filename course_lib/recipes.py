@@ -153,8 +153,9 @@ def stored_name(name: str, limit: int | None, epochs: int | None) -> str:
 
 def digest(recipe: Recipe) -> str:
     """A hash of all that the training depends on; a new field at its default changes nothing."""
-    own = replace(recipe, about="", seeds=0, examination=(), weights=True)
-    return hashlib.sha256(json.dumps(_differences(own), sort_keys=True).encode()).hexdigest()[:12]
+    settings = replace(recipe, about="", seeds=0, examination=(), weights=True)
+    data = json.dumps(_differences(settings), sort_keys=True)
+    return hashlib.sha256(data.encode()).hexdigest()[:12]
 
 
 def _differences(thing: Any) -> Any:

@@ -161,15 +161,16 @@ def load_model(name: str | os.PathLike[str], *, seed: int = 0, root: Root = None
 def _saved(name: Any) -> tuple[str, Path | None, str]:
     """A model's name, the folder that holds it (None for the course's), and how to make it again.
     The folder that `save_model` wrote is recognised by its manifest."""
-    folder = os.path.expanduser(name) if isinstance(name, (str, os.PathLike)) else ""
+    name = os.path.expanduser(name) if isinstance(name, str) else name
     if not isinstance(name, os.PathLike) and (name in model_files().entries() or not (
-            os.path.isfile(os.path.join(folder, "manifest.json")))):
+            isinstance(name, str) and os.path.isfile(os.path.join(name, "manifest.json")))):
         return name, None, TRAIN
-    names = [*model_files(Path(folder)).entries()]
+    folder = Path(name).expanduser()
+    names = [*model_files(folder).entries()]
     if len(names) != 1:
         raise CourseError(f"{name} is a folder with {len(names)} models. Give the folder that "
                           "save_model wrote, or load_model(one of them, root=folder).")
-    return names[0], Path(folder), "Save it again with save_model."
+    return names[0], folder, "Save it again with save_model."
 
 
 def combine(reports: Iterable[Report], ignore: str = "") -> list[Report]:

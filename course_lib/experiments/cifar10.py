@@ -24,10 +24,8 @@ def falling(epochs: int) -> Optim:
 
 
 def cycle(epochs: int, first: int = 0, last: int | None = None, top: float = 0.2) -> Optim:
-    """The rate rises in a line to `top` at a quarter of the epochs, and falls in a line to zero.
-
-    Of this cycle a training has the epochs from `first` up to `last`.
-    """
+    """The rate rises in a line to `top` at a quarter of the epochs, and falls in a line to zero. A
+    training has the epochs from `first` up to `last` of it."""
     times = ((e - first, (e + 0.5) / epochs) for e in range(first, last or epochs))
     return sgd(top, 2e-4, *((e + 1, min(4 * t, (1 - t) / 0.75)) for e, t in times))
 
@@ -39,7 +37,9 @@ def on(about: str, method: Method, optim: Optim, epochs: int, seeds: int = 1) ->
 
 
 def small(about: str, method: Method, first: int = 0, last: int = EPOCHS) -> Recipe:
-    return on(about, method, cycle(EPOCHS, first, last), last - first, seeds=3)
+    """The epochs `first` to `last` of the cycle; what does not begin it begins at the hot start."""
+    recipe = on(about, method, cycle(EPOCHS, first, last), last - first, seeds=3)
+    return dataclasses.replace(recipe, start=HOT_START if first else "")
 
 
 METHOD = methods(bf16=True, steps=7)
@@ -55,11 +55,9 @@ RECIPES: dict[str, Recipe] = {
     "cifar10/pgd-at": small("Adversarial training, PGD-7", METHOD["pgd-at"]),
     "cifar10/trades-6": small("TRADES, beta 6", METHOD["trades-6"]),
     HOT_START: small("TRADES, from which FRL starts", METHODS["trades"](1.5, KL), last=HOT_EPOCHS),
-    "cifar10/control": dataclasses.replace(
-        small("TRADES, as long as FRL from the same hot start", METHODS["trades"](1.5, KL),
-              first=HOT_EPOCHS), start=HOT_START),
-    "cifar10/frl-05": dataclasses.replace(
-        small("FRL (rmrw), tolerance 0.05", METHOD["frl-05"], first=HOT_EPOCHS), start=HOT_START),
+    "cifar10/control": small("TRADES, as long as FRL from the same hot start",
+                             METHODS["trades"](1.5, KL), first=HOT_EPOCHS),
+    "cifar10/frl-05": small("FRL (rmrw), tolerance 0.05", METHOD["frl-05"], first=HOT_EPOCHS),
     "cifar10/bat": small("BAT, as in its code", METHOD["bat"]),
     "cifar10/dafa": small("DAFA, beta 6", METHODS["dafa"](attack=KL)),
 }

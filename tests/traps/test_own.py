@@ -87,6 +87,10 @@ def test_b5_a_saved_model_goes_through_every_door(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for own in ("runs/own", "~/runs/own", Path("~/runs/own")):
         assert load_model(own).weight.shape == (3, 36)
+    monkeypatch.chdir("runs/own")
+    with pytest.raises(CourseError):
+        load_model(5)  # is no name of the folder that we are in
+    monkeypatch.chdir(tmp_path)
     assert Store("~/here", "~/there").dir == tmp_path / "here"
     model = load_model("exp1/pgd-at")
     save_model(build("lenet5"), "runs/mine")
