@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-widgets7 lab notebooks models examine curves lint bench faults sanitize cards verify-models readme clean student colab-twin bundle explore
+.PHONY: help run test test-widgets7 lab notebooks models examine curves heads lint bench faults sanitize cards verify-models readme clean student colab-twin bundle explore
 
 # glibc gives memory back after every big tensor, which costs up to 45 % of the time on a CPU: these keep it.
 export MALLOC_MMAP_THRESHOLD_ := 1073741824
@@ -70,6 +70,9 @@ verify-models: $(READY) ## evaluate every bundled model anew and compare with it
 
 curves: $(READY) ## compute the explorer's curves that are missing or of other weights (ARGS="exp4" takes some)
 	$(PY) -m tools.curves $(ARGS)
+
+heads: $(READY) ## give stored networks a last layer with rows of one length, and store the errors (ARGS="exp4" takes some)
+	$(PY) -m tools.heads $(ARGS)
 
 luf: $(READY) ## train the leave-one-out models that are missing, and store their scores (JOBS=2)
 	$(PY) -m course_lib luf luf --jobs $(JOBS)

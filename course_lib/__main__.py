@@ -59,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(in_shell_words(f"{e}\n", command))
         return 1
     except KeyboardInterrupt:
-        goes_on = "out" in options and not options.get("fresh")
-        sys.stderr.write("Interrupted." + " The last save is kept. Run the same command to "
-                         "resume." * goes_on + "\n")
+        again = " without --fresh" * bool(options.get("fresh"))
+        sys.stderr.write("Interrupted." + f" The last save is kept. Run the same command{again} to "
+                         "resume." * ("out" in options) + "\n")
         return 130
     sys.stdout.write(text + "\n")
     return int(command == "doctor" and any(row["state"] == "bad" for row in rows))

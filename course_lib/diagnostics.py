@@ -29,7 +29,7 @@ def confusion(y: Tensor, predicted: Tensor, classes: int) -> Tensor:
     if y.shape != predicted.shape or ((both < 0) | (both >= classes)).any():
         raise CourseError(f"{len(y)} labels and {len(predicted)} predictions; they must be equally "
                           f"many and lie in 0 to {classes - 1}.")
-    return torch.bincount(y * classes + predicted, minlength=classes**2).reshape(classes, classes)
+    return torch.bincount(y.long() * classes + predicted, minlength=classes**2).view(classes, -1)
 
 
 def confusion_path(model: nn.Module, split: Split, attack: PGD = QUICK, *, batch: int = 500,

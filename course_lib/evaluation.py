@@ -31,19 +31,19 @@ def evaluate(model: nn.Module | str, split: Any, attack: Any = None, *, name: st
              early: bool = True, count_clean: bool = True, flips: bool = False, batch: int = 500,
              seed: int = 0, progress: bool = True) -> Report:
     """Per-class standard and robust errors, with warnings where they may mislead (judge/). `model`
-    may be a stored one's name; `split` a Dataset (its test split), a DataLoader or a pair (x, y);
-    `attack` a name, a budget, or another library's attack(x, y). The default is PGD() or, for a
-    stored model, its recipe's own attack. An image is robust if the model is right on it with and
-    without the attack; with `count_clean=False`, as in the papers' code, if it is right with the
-    attack. With `early` PGD stops at the first wrong iterate, which counts a few more images as
-    wrong: those that would have recovered. `flips` counts changed predictions, too, and attacks
-    every image to the end.
+    may be a stored one's name: then `seed` is its training's, too. `split` is a Dataset (its test
+    split), a DataLoader or a pair (x, y); `attack` is a name, a budget, or another library's
+    attack(x, y), by default PGD() or the stored recipe's own. An image is robust if the model is
+    right on it with and without the attack; with `count_clean=False`, as in the papers' code, if it
+    is right with the attack. With `early` PGD stops at the first wrong iterate, which counts a few
+    more images as wrong: those that would have recovered. `flips` counts changed predictions, too,
+    and attacks every image to the end.
 
     >>> evaluate("exp1/pgd-at", data.test.per_class(100))  # doctest: +SKIP
     """
     from course_lib import judge
 
-    network, examples, chosen, name = judge.given(model, split, attack, name)
+    network, examples, chosen, name = judge.given(model, split, attack, name, seed)
 
     def evaluated(attack: Any) -> Report:
         answers = predictions(network, examples, attack, early=early and not flips, batch=batch,
@@ -79,7 +79,7 @@ def predictions(model: nn.Module, split: Split, attack: Any, *, early: bool = Tr
     pgd = attack if early and isinstance(attack, PGD) and not attack.bf16 else None
     generator = torch.Generator().manual_seed(seed)
 
-    def answers(x: Tensor, y: Tensor) -> Tensor:
+    def ys(x: Tensor, y: Tensor) -> Tensor:
         clean = predict(model, x, y)
         attacked, rest = clean.clone(), (clean == y) | (not skip_wrong)
         if rest.any():
@@ -89,7 +89,7 @@ def predictions(model: nn.Module, split: Split, attack: Any, *, early: bool = Tr
         return torch.stack([y, clean, attacked])
 
     # a slow attack has smaller batches of its own, so that the progress bar moves
-    return per_image(model, split, answers, batch=getattr(attack, "batch", batch), **options)
+    return per_image(model, split, ys, batch=min(batch, getattr(attack, "batch", batch)), **options)
 
 
 def per_image(model: nn.Module, split: Split, compute: Callable[[Tensor, Tensor], Tensor], *,

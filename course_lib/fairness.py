@@ -31,7 +31,7 @@ class Errors:
 
     def __post_init__(self) -> None:
         if len(self.wrong) != len(self.counts) or not self.counts or not all(
-                abs(w) <= n > 0 for w, n in zip(self.wrong, self.counts, strict=True)):
+                abs(w) <= n > 0 == w % 1 for w, n in zip(self.wrong, self.counts, strict=True)):
             raise CourseError(f"Wrong images {self.wrong} of {self.counts}; give both numbers for "
                               "each class, which holds one image or more.")
 

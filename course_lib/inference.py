@@ -49,7 +49,7 @@ def check_fit(model: nn.Module, split: Any) -> torch.device:
         raise CourseError("The split is empty; take at least one image of each class.")
     device, classes = next(model.parameters(), torch.empty(0)).device, len(split.classes)
     with torch.no_grad(), frozen(model):
-        outputs = logits_of(model, check_images(split.images(slice(0, 1)).to(device))).shape[1]
+        outputs = logits_of(model, check_images(split.images([0]).to(device))).shape[1]
     if outputs != classes:
         raise CourseError(f"{type(model).__name__} has {outputs} outputs, but the data has "
                           f"{classes} classes. Build it with classes={classes}.")

@@ -20,7 +20,7 @@ from course_lib import training
 from course_lib.attacks import PGD
 from course_lib.data import Dataset, Split, load
 from course_lib.errors import CourseError, integer, pick, resolve
-from course_lib.evaluation import NAMED, evaluate, named
+from course_lib.evaluation import NAMED, counted, evaluate, named
 from course_lib.fairness import Report
 from course_lib.methods import Method, Step
 from course_lib.models import build
@@ -68,9 +68,8 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
         epochs: int | None = None, mirror: Path | str | None = None,
         root: Path | str | None = None, models: Path | None = None, fresh: bool = False,
         progress: bool = True) -> tuple[Run, dict[str, Any]]:
-    """Train a recipe with checkpoints under `out`, evaluate it, and return it with its record.
-
-    Resumes a stopped run; `fresh` starts another. `limit` (images) and `epochs` shorten it,
+    """Train a recipe with checkpoints under `out`, evaluate it, and return it with its record. A
+    stopped run is resumed; `fresh` starts another. `limit` (images) and `epochs` shorten it,
     `mirror` is a second folder for checkpoints, `root` and `models` are folders of data and models.
     """
     resolve("course_lib.judge.kinds:check_kinds")(locals(), run)
@@ -96,6 +95,7 @@ def run(name: str, seed: int, out: Path | str, *, limit: int | None = None,
     if recipe.copies:
         train, copies = recipe.copies.join(train, *earlier[recipe.copies.of], seed)
         place, about = f"{place}-copies-{copies['copies']['weights']}", about | copies
+    _ = [counted(part.y.expand(3, -1), part.classes, "", 0.0) for part in (data.val, data.test)]
     # three checkpoints and a fourth that is being written, each of weights and two moments
     check_writable(Path(out), 12 * sum(tensor.nbytes for tensor in model.state_dict().values()))
     trained = fit(model.to(device()), recipe.method, train, epochs=epochs, optim=recipe.optim,

@@ -63,9 +63,9 @@ class Optim:
 
     def __post_init__(self) -> None:
         resolve("course_lib.judge.kinds:check_fields")(self)
-        if self.nesterov and not (self.name == "sgd" and self.momentum):
-            raise CourseError(f"Nesterov needs sgd with a momentum, not {self.name} with "
-                              f"{self.momentum}.")
+        if (self.momentum and self.name != "sgd") or (self.nesterov and not self.momentum):
+            raise CourseError(f"A momentum needs sgd, and Nesterov needs a momentum; this is "
+                              f"{self.name} with {self.momentum}.")
 
     def make(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimiser of these settings, for the parameters of `model`."""

@@ -35,13 +35,13 @@ def models_dir() -> Path:
 def model_files(root: Root = None, kind: str = "models") -> Any:
     """The folder of stored models, or of the "curves" or "luf" in it, as StoredFiles."""
     return resolve("course_lib.files:StoredFiles")(
-        Path(root or models_dir()) / ("" if kind == "models" else kind), kind,
+        Path(root or models_dir()).expanduser() / ("" if kind == "models" else kind), kind,
         f"Restore it (git checkout) or run `make {kind}`.")
 
 
 def manifest(root: Root = None) -> dict[str, dict[str, dict[str, Any]]]:
     """recipe -> seed (as text) -> {"weights": {file, sha256}, "record": {file, sha256}}"""
-    path = Path(root or models_dir()) / "manifest.json"
+    path = Path(root or models_dir()).expanduser() / "manifest.json"
     if not os.path.isfile(path):
         raise CourseError(f"{path} is not there. Clone the whole repository, set COURSE_MODELS to "
                           "a folder of models, or run `make models`.")

@@ -321,11 +321,13 @@ some = test.per_class(100)
 natural = evaluate(model, some, PGD(steps=10), progress=False)
 trained = evaluate(run.model, some, PGD(steps=10), progress=False)
 plots.show(plots.class_bars({"natural": natural, "trained just now": trained}))
-assert trained.nat.mean > natural.nat.mean  # robustness has its price ...
-assert trained.rob.mean < natural.rob.mean  # ... and this is what it buys
+assert trained.nat.mean > natural.nat.mean  # robustness and few images have a price ...
+assert trained.rob.mean < natural.rob.mean  # ... and this is what robustness is
 
 # %% [markdown]
-# The robust error falls, and the standard error rises. Notebook 01 shows for which classes.
+# The robust error falls, and the standard error rises: partly because the natural network
+# saw 60,000 images, and this one a few. Notebook 01 compares networks that saw equally many,
+# class by class.
 #
 # ### When the connection breaks
 #

@@ -319,7 +319,7 @@ claim_2 = pd.DataFrame(rows, ["r", "p", "r without Shirt", "p without Shirt"]).T
 claim_2.round(2)
 
 # %% [markdown]
-# **Claim 2 holds for the hardest class, but not as a general rule.**
+# **Claim 2 holds for the hardest class. Whether it is a general rule is inconclusive.**
 #
 # - *Standard error*: the relation is beyond chance with Shirt, and within chance without it. A single class can produce a high $r$.
 #   T-shirt/top, which is hard too, even gains.

@@ -424,9 +424,9 @@ pd.DataFrame(pays, [*ERRORS]).T
 # %% [markdown]
 # ### Exercise 3 · Paired or not
 #
-# `before` and `after` are tensors: the worst class's error of five hot starts and of the five models that came from them, per seed. `t` is
-# Student's 95 % point for five values. Return how far the interval of the **mean change** reaches to each side, using the pairs. For a
-# hint, run `lesson.hint("02.paired")`.
+# `before` and `after` are tensors: the worst class's error of n hot starts and of the n models that came from them, per seed. `t` is Student's
+# 95 % point for n values. Return how far the interval of the **mean change** reaches to each side, using the pairs, and the standard deviation
+# with n − 1, as `std` has it. For a hint, run `lesson.hint("02.paired")`.
 
 # %% tags=["exercise"]
 def half_width(before, after, t):
@@ -472,7 +472,7 @@ def grid(scheme="the report's", error="standard"):
 # %% [markdown]
 # **5:1 is best in none of the six maps.** With the report's scheme, 10:2 and 10:5 have the lowest standard error. A larger rate means a sharper
 # softmax: at α = 1 a gap of 30 points can make one weight only $e^{0.3} \approx 1.35$ times another. The authors' scheme depends far less
-# on the rates, since its multipliers add up over the epochs. With one seed per pair, differences of two or three points may be chance.
+# on the rates: its multipliers add up over the epochs, and at the high rates their sum reaches its cap. With one seed per pair, differences of two or three points may be chance.
 # These are test errors, shown for comparison: the models above were chosen on validation data.
 #
 # ### Three schemes with one name
@@ -510,12 +510,13 @@ columns = pd.MultiIndex.from_product([["ours", "BAT's Table 1"], ["standard", "r
 photos = pd.DataFrame.from_dict(rows, "index", columns=columns)
 change = photos.iloc[3] - photos.iloc[2]  # FRL - control
 assert change.iloc[:4].round(1).tolist() == [0.4, -6.2, 1.0, -5.8]
-photos.round(1).astype(object).where(photos.notna(), "")
+photos.map(lambda error: f"{error:.1f}" if error == error else "")
 
 # %% [markdown]
 # Compared with the control, FRL lowers the worst class's standard error by 6.2 points and its robust error by 5.8, for 0.4 and 1.0 points of
-# average. With 1,000 images per class 3 points may be chance, so it helps the worst class here, too, as far as one seed can tell. Its standard errors
-# are far below those of PGD-AT and TRADES, but so are the control's: both weigh clean images more (β = 1.5, not 6).
+# average. The choice of 1,000 images per class alone makes 3 points of chance, and how much the training adds one seed cannot tell. Its standard errors
+# are far below those of PGD-AT and TRADES, but so are the control's: both weigh clean images more (β = 1.5; TRADES has β = 6, and PGD-AT sees
+# attacked images only).
 #
 # ## 8 · Train it yourself
 #

@@ -456,8 +456,9 @@ def matrices(model="BAT (code)", t=10):
 #
 # with $\delta_i$ the perturbation of $x_i$, $\hat\delta_i$ a mean, and $d_\theta$ the
 # distance to the boundary. It does not say how to measure them. We take our grey levels
-# as $\delta_i$, and their mean over the data as $\hat\delta$. Then $C_D$ is a
-# covariance. Its share between classes is what fairness is about.
+# as $\delta_i$, their mean over the data as $\hat\delta$, and for $d_\theta$ the distance
+# to first order: the margin of the logits divided by the ℓ1 norm of its gradient. Then
+# $C_D$ is a covariance. Its share between classes is what fairness is about.
 
 # %% [markdown]
 # Each measure is in percent, and 0 is fair. The first is the deviation of the classes'

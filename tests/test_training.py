@@ -300,7 +300,7 @@ def test_bad_input(words, say):
 
 @pytest.mark.parametrize(("words", "say"), [
     ({"name": "lion"}, "adam, adamw, sgd"), ({"augment": "crop"}, "'crop'"),
-    ({"nesterov": True}, "Nesterov needs sgd with a momentum, not adam"),
+    ({"nesterov": True}, "Nesterov needs a momentum; this is adam"),
     ({"cosine": -1}, "cosine is -1"), ({"batch": 0}, "batch is 0"),
     ({"lr": 0}, "lr is 0; Optim takes 0 < lr < inf"), ({"lr": math.nan}, "lr is"),
     ({"lr": math.inf}, "lr is"), ({"momentum": 1}, "momentum is 1; .*momentum < 1"),

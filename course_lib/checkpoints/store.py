@@ -36,13 +36,13 @@ class Store:
 
     def __init__(self, dir: str | Path, mirror: str | Path | None = None) -> None:
         try:
-            self.dir = Path(dir).expanduser()
+            self.dir = Path(dir).expanduser().absolute()
             self.dir.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError, RuntimeError) as error:
             raise CourseError(f"No store can be made in {dir} ({reason(error)}). Choose a "
                               "folder that you may write to.") from None
         self.folder = Folder(self.dir)
-        self.mirror = None if mirror is None else Mirror(Path(mirror).expanduser())
+        self.mirror = None if mirror is None else Mirror(Path(mirror).expanduser().absolute())
         self.folders = [self.folder, self.mirror] if self.mirror else [self.folder]
         self._lock: Any = None  # a filelock.FileLock
         self._about: dict[str, Any] = {}  # the identity and environment of the run, from `open`
@@ -60,9 +60,9 @@ class Store:
         then = newest[1] if newest else {}
         if then and (changed := _differences(then["identity"], identity)):
             raise OtherRun(
-                f"The store in {self.dir} was made by another run: {changed}. Restore these "
-                "settings to resume that run. For another beside it, use fresh=True (in a shell: "
-                "--fresh) or store = store.fresh().")
+                f"The store in {self.dir} was made by another run: {changed}. Restore these to "
+                "resume it (weights: model.load_state_dict(store.latest()[1]['model'])). For "
+                "another beside it, use fresh=True (in a shell: --fresh) or store.fresh().")
         if "environment" in then and (moved := _differences(then["environment"], environment)):
             self._warn(f"This run goes on in another environment, {moved}: results should be "
                        "equivalent, but may not be bit-identical.")

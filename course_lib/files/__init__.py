@@ -66,7 +66,7 @@ def take_lock(folder: Path, seconds: float, **kind: Any) -> Any:
     that has no locks. The system gives it back when this process dies."""
     from filelock import FileLock
 
-    path = folder.resolve() / ".lock"
+    path = folder.resolve() / (".run-lock" if kind else ".lock")
     if path.is_symlink():  # older versions of filelock empty the file that it leads to
         raise OSError(errno.ELOOP, f"{path} is a link")
     lock = FileLock(path, **kind)

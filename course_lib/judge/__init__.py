@@ -31,12 +31,12 @@ def examination(name: str) -> tuple[tuple[str, float], ...]:
     return (recipe and recipe.examination) or (("pgd20", 8 / 255),)
 
 
-def given(model: Any, split: Any, attack: Any, name: str) -> tuple[nn.Module, Split, Any, str]:
+def given(model: Any, split: Any, attack: Any, name: str, seed: int) -> Any:
     """A network, examples, an attack and its name, from all that `evaluate` takes."""
     eps = None
     if isinstance(model, str):
         attack, eps = examination(model)[0] if attack is None else (attack, None)
-        model = resolve("course_lib.zoo:load_model")(model)
+        model = resolve("course_lib.zoo:load_model")(model, seed=seed)
     if not isinstance(model, nn.Module):
         raise CourseError(f"The model is {type(model).__name__}; give a torch.nn.Module or the "
                           "name of a stored model, such as 'exp1/pgd-at'.")
@@ -91,7 +91,7 @@ class Foreign:
                 raise CourseError(f"The attack cannot be called: {e}. It must take (x, y) or "
                                   "(model, x, y).") from e
         z = z[0] if isinstance(z, tuple) else z  # pyautoattack adds an accuracy
-        if getattr(z, "shape", None) != x.shape:
+        if not isinstance(z, Tensor) or z.shape != x.shape:
             raise CourseError(f"The attack gave {type(z).__name__}; it must give a tensor of images"
                               f" in [0, 1], of shape {tuple(x.shape)}.")
         z = check_images(torch.where((z < 0) & (z >= -SLACK) | (z > 1) & (z <= 1 + SLACK),
@@ -140,7 +140,7 @@ def judged(evaluated: Callable[[Any], Report], model: nn.Module, split: Split,
     remarks = (*_of_attack(report, split, attack), *_of_model(evaluated, report, model, split,
                                                               attack))
     for remark in remarks:
-        warnings.warn(remark, CourseWarning, stacklevel=3)
+        warnings.warn(remark, CourseWarning, stacklevel=4)
     return dataclasses.replace(report, warnings=remarks)
 
 

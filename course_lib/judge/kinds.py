@@ -125,7 +125,7 @@ def check_loss(method: Any, out: Any, epoch: int, batch: int) -> tuple[Tensor, f
 
 def of_forward(error: Exception, model: Any, x: Tensor) -> Exception:
     """A network's error in words, where images do not fit it; any other error as it is."""
-    if not re.search("(?s)^(?!CUDA).*(shape|size|channel|imension| input|type|device)", str(error)):
+    if not re.match("(?s)(?!CUDA).*(shape|size|channel|imens| input|type|device|leaf)", str(error)):
         return error
     return CourseError(f"{type(model).__name__} cannot take images of shape {tuple(x.shape)} and "
                        f"{x.dtype} on {x.device} (images.float() makes them float32, .to(..) moves "

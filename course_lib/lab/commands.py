@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-TYPES = {"int": int, "path": Path}
+TYPES = {"int": int, "path": lambda path: Path(path).expanduser()}
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 COMMANDS = TABLE["commands"]  # about, calls and options of each
 OPTIONS = {name: {**words, **({"type": TYPES[words["type"]]} if "type" in words else {})}

@@ -18,7 +18,7 @@ from course_lib.lab.jobs import Task, run_all
 from course_lib.lab.publish import publish
 from course_lib.lab.torchrun import joined
 from course_lib.recipes import digest, run, stored_name
-from course_lib.zoo import entry, load_record, matching, model_files, models_dir
+from course_lib.zoo import entry, load_record, manifest, matching, model_files, models_dir
 
 Record = dict[str, Any]
 
@@ -102,7 +102,7 @@ def up_to_date(record: Record, *places: Path) -> bool:
 
 def list_recipes(names: Sequence[str] = (), models: Path | None = None) -> list[Record]:
     """Each recipe, or those that match, and which of its seeds are stored."""
-    stored, rows = model_files(models).entries(), list[Record]()
+    stored, rows = manifest(models), list[Record]()
     for name in matching(RECIPES, names or "*"):
         recipe, seeds = RECIPES[name], stored.get(name, {})
         rows.append({"recipe": name, "about": recipe.about, "epochs": recipe.epochs,

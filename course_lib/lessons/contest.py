@@ -12,20 +12,19 @@ import pandas as pd
 from torch import nn
 
 from course_lib import plots
-from course_lib.data import Split
-from course_lib.evaluation import evaluate
 from course_lib.fairness import Report, Spread, undominated
 from course_lib.files import parse_json, read_bytes
 from course_lib.lessons.bat import THIN, answer, change
 from course_lib.lessons.lesson import Exercise, from_paper
 from course_lib.tables import spread, verdict
-from course_lib.zoo import columns, load_model, load_reports, models_dir, stored_models
+from course_lib.zoo import columns, load_reports, models_dir, stored_models
 
 # data set -> label: stored recipe, the label of its control ("" for a control), year of the method
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 ENTRIES, CIFAR = TABLE["fashion-mnist"], TABLE["cifar10"]
 PAPERS = from_paper("contest")  # our label, clean and robust accuracy, how they are known
 MINUTES = "contest/minutes.json"  # in serialized_models, from `python -m benchmarks.minutes`
+HEADS = "contest/heads.json"  # from `make heads`: recipe -> seed -> kind -> scale, report
 WORDS = {0.0: "none", np.inf: "free"}
 ATTACKS = {"standard": ("pgd20", "nat"), "PGD-20": ("pgd20", "rob"),
            "AutoAttack": ("autoattack", "rob")}  # the reports, and the error in them
@@ -158,29 +157,28 @@ def worst_draws(reports: Sequence[Report], times: int = 2000) -> np.ndarray:
     return (rng.binomial(counts[seeds], errors[seeds]) / counts[seeds]).max(2).mean(1)
 
 
-def with_equal_norms(model: nn.Module, scale: float = 1.0) -> nn.Module:
-    """A copy whose last layer has rows of one length: `scale` times the mean length of before."""
+def with_rows(model: nn.Module, scale: float, equal: bool = True) -> nn.Module:
+    """A copy with the rows of its last layer `scale` times as long as they are, or, if they are to
+    be `equal`, as their mean."""
     model = copy.deepcopy(model)
     head = [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
     length = head.weight.data.norm(dim=1, keepdim=True)
-    head.weight.data *= scale * length.mean() / length  # W_k <- s W_k / ||W_k||
+    head.weight.data *= scale * (length.mean() / length if equal else 1)
     return model
 
 
-def heads(test: Split, validation: Split) -> Any:
-    """Each method's errors under PGD-20, as trained and with `with_equal_norms`: average / worst
-    class. The scale is the one of four with the lowest worst error on the validation images."""
-    rows, scales = dict[str, Any](), (0.75, 1.0, 1.5, 2.0)
-    for label, (name, *_) in ENTRIES.items():
-        model = load_model(name)
-        tried = {s: evaluate(with_equal_norms(model, s), validation, progress=False).rob.worst
-                 for s in scales}
-        best = min(tried, key=lambda s: (tried[s], abs(s - 1)))
-        rows[label] = {"scale": best}
-        for title, m in (("as trained", model), ("equal rows", with_equal_norms(model, best))):
-            errors = evaluate(m, test, progress=False).rob
-            rows[label][title] = f"{100 * errors.mean:.1f} / {100 * errors.worst:.1f}"
-    return pd.DataFrame.from_dict(rows, orient="index")
+def heads(entries: Any = ENTRIES) -> Any:
+    """Errors under CW-20, as trained and with other last layers, average / worst class; means over
+    the seeds whose weights are stored, and the median of the scales."""
+    stored, rows = parse_json(read_bytes(path := models_dir() / HEADS), path), dict[str, Any]()
+    for label, (name, *_) in entries.items():
+        rows[label] = {"seeds": len(seeds := [*stored[name].values()])}
+        for kind in ("as trained", "equal rows", "own rows"):
+            errors = [Report.from_json(row[kind]["report"]).rob for row in seeds]
+            mean, worst = 100 * np.mean([(e.mean, e.worst) for e in errors], axis=0)
+            rows[label][kind] = f"{mean:.1f} / {worst:.1f}".replace(" ", THIN)
+            rows[label][f"s, {kind}"] = np.median([row[kind]["scale"] for row in seeds])
+    return pd.DataFrame.from_dict(rows, orient="index").drop(columns="s, as trained")
 
 
 POINTS = [([(20.0, 63.0), (20.5, 59.0), (21.5, 43.0), (21.3, 38.0), (31.0, 74.0)],),

@@ -199,7 +199,7 @@ def benchmark(model: Any, data: Any, *, autoattack: bool | int = False,
                   if s.nat.counts == r.nat.counts and len(test) in sizes}
         for a in (a for a in attacks if per_class and a not in stored):
             stored[a] = evaluate(zoo.load_model(m.name, root=root), images, a, progress=False)
-        if attacks[0] in stored:
+        if attacks[0] in stored and m.name != name:
             reports[m.name] = {a: stored[a] for a in mine if a in stored}
             missed[m.name] = zoo.flagged(m.reports)
     order = sorted(reports, key=lambda n: (n != name, missed[n], reports[n][attacks[0]].rob.worst))

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from torch import nn
 from torch.nn import functional as F
 
-from course_lib import PGD, RECIPES, AutoAttack, Report, build, load_model
+from course_lib import PGD, RECIPES, AutoAttack, Report, build, evaluate, load_model
 from course_lib import __main__ as shell
 from course_lib.data import Dataset, Split, load
 from course_lib.errors import CourseError, CourseWarning
-from course_lib.evaluation import evaluate, named
+from course_lib.evaluation import named
 from course_lib.inference import predict
 from course_lib.lab import examine
 from tests.helpers import THREE, Linear, Small, images, labels, left_alone, split
