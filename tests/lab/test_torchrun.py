@@ -202,7 +202,7 @@ def kept(rank, folder):
 def test_so_many_processes_as_it_began_with(pair, tmp_path):
     assert all(e["processes of torchrun"] == 2 for e in pair(kept, str(tmp_path)))
     with pytest.raises(CourseError,
-                       match=r"processes of torchrun is not given, was 2\. Restore these to resume it"):
+                       match=r"processes of torchrun is not given, was 2\. Restore these to"):
         kept(0, str(tmp_path))
 
 
