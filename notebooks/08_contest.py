@@ -494,12 +494,13 @@ assert (shirt > 0.05).all() and (coat < -0.02).all()  # in all five seeds of PGD
 # TRADES by 8.7 and 9.8 points (intervals -1.0 to 18.4 and 2.1 to 17.5), for 2.1 and 2.4
 # points of average. Their own rows, made shorter, lower it by 10.0 and 10.1 (7.2 to 12.9 and
 # 5.6 to 14.6), for 1.1 and 1.1. AutoAttack agrees: on 200 images per class, PGD-AT's falls
-# from 62.9 to 52.9 %, and the average rises from 19.9 to 21.1 %. Short rows leave the biases
-# $b_k$ more to say, and without biases $s$ would change no prediction. In training, Shirt's
-# bias has risen and Coat's has fallen, in all five seeds of PGD-AT; a small $s$ lets that
-# count. Where a method already weighs the classes, a scale gains little, and equal rows raise
-# the worst class's error of WAT, CFOL, FAAL and our recipe by nine points or more (one
-# network each).
+# from 62.9 to 52.9 %, and the average rises from 19.9 to 21.1 %.
+#
+# Short rows leave the biases $b_k$ more to say, and without biases $s$ would change no
+# prediction. In training, Shirt's bias has risen and Coat's has fallen, in all five seeds of
+# PGD-AT; a small $s$ lets that count. Where a method already weighs the classes, a scale
+# gains little, and equal rows raise the worst class's error of WAT, CFOL, FAAL and our recipe
+# by nine points or more (one network each).
 
 # %%
 contest.heads(contest.CIFAR)
