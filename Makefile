@@ -71,7 +71,7 @@ verify-models: $(READY) ## evaluate every bundled model anew and compare with it
 curves: $(READY) ## compute the explorer's curves that are missing or of other weights (ARGS="exp4" takes some)
 	$(PY) -m tools.curves $(ARGS)
 
-heads: $(READY) ## give stored networks a last layer with rows of one length, and store the errors (ARGS="exp4" takes some)
+heads: $(READY) ## change the last layers of stored networks, and store the errors (ARGS="exp4" takes some)
 	$(PY) -m tools.heads $(ARGS)
 
 luf: $(READY) ## train the leave-one-out models that are missing, and store their scores (JOBS=2)

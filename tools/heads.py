@@ -28,8 +28,8 @@ from course_lib.zoo import load_model, models_dir
 from tools.common import every_model
 
 SCALES = (0.125, 0.25, 0.5, 1.0, 2.0)
-# network: validation and test images of each class
 JUDGED = ("exp4/pgd-at",)  # with their own rows scaled, on 200 images of each class
+# network: validation and test images of each class
 IMAGES: dict[str, tuple[int, int]] = {"lenet5": (200, 1000), "preact_resnet_s": (100, 200)}
 
 

@@ -163,6 +163,7 @@ def with_rows(model: nn.Module, scale: float, equal: bool = True) -> nn.Module:
     model = copy.deepcopy(model)
     head = [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
     length = head.weight.data.norm(dim=1, keepdim=True)
+    # W_k <- s l W_k / ||W_k||, or s W_k
     head.weight.data *= scale * (length.mean() / length if equal else 1)
     return model
 
