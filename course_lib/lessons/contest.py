@@ -52,7 +52,7 @@ def draw(kind: str) -> Any:
         ["average", "worst"]].mean()
     far = means[means["average"] > 1.25 * means["average"].median()]
     means = means.drop(far.index)
-    table, ax = table[table["method"].isin(means.index)], plots.axes(None, 7.6, 4.6)
+    table, ax = table[table["method"].isin(means.index)], plots.axes(None, 7.6, 4.2)
     ax.plot(table["average"], table["worst"], ".", ms=3, color="0.55")
     title = f"average {kind} error" if kind == "standard" else f"average error under {kind}"
     ax.set(xlabel=f"{title} (%)" + "".join(f"; outside: {m}, {a:.1f} / {b:.1f}" for m, a, b in
@@ -117,7 +117,7 @@ def bargains() -> Any:
     paid = {label: gained for label, (*_, gained) in differences().items() if gained < np.inf}
     order = sorted(paid, key=paid.__getitem__)
     return plots.bars({"gained": [paid[label] for label in order]}, order,
-                      plots.axes(None, 7.6, 2.8), scale=1, ylabel="gained per point lost")
+                      plots.axes(None, 7.6, 2.3), scale=1, ylabel="gained per point lost")
 
 
 def claims() -> Any:
