@@ -104,13 +104,11 @@ contest.leaderboard()
 # %% [markdown]
 # **Equal terms.** The same network (LeNet-5), the same 48,000 images in the same order, 35
 # epochs in all. Only *natural*, for reference, is the model of 01: 15 epochs on all 60,000
-# images. Each newer method had four trials on validation images, and its constants were chosen
-# before its test errors were computed. The column `seeds` counts trainings, in brackets those
-# that AutoAttack attacked, where fewer. Three trainings give wide intervals, and one gives none.
-# `CPU-min` is what one training costs on one idle thread, with its hot start and its
-# validation. (The times printed before a `FULL` run are those of the stored trainings, which
-# shared their machine.)
-# `worst class` is the one that is worst under PGD-20 in most seeds.
+# images. Each newer method had four trials on validation images, and its constants were
+# chosen before its test errors were computed. `CPU-min` is what one training costs on one
+# idle thread, with its hot start and its validation. (The times printed before a `FULL` run
+# are those of the stored trainings, which shared their machine.) `worst class` is the one
+# that is worst under PGD-20 in most seeds.
 #
 # ## 2 · Your predictions
 
