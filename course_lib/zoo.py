@@ -41,11 +41,11 @@ def model_files(root: Root = None, kind: str = "models") -> Any:
 
 def manifest(root: Root = None) -> dict[str, dict[str, dict[str, Any]]]:
     """recipe -> seed (as text) -> {"weights": {file, sha256}, "record": {file, sha256}}"""
-    path = Path(root or models_dir()).expanduser() / "manifest.json"
-    if not os.path.isfile(path):
+    files = model_files(root)
+    if not os.path.isfile(path := files.folder / "manifest.json"):
         raise CourseError(f"{path} is not there. Clone the whole repository, set COURSE_MODELS to "
                           "a folder of models, or run `make models`.")
-    return dict(model_files(root).entries())
+    return dict(files.entries())
 
 
 def entry(name: str, seed: int, root: Root = None) -> dict[str, Any]:

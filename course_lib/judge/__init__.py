@@ -31,7 +31,8 @@ def examination(name: str) -> tuple[tuple[str, float], ...]:
     return (recipe and recipe.examination) or (("pgd20", 8 / 255),)
 
 
-def given(model: Any, split: Any, attack: Any, name: str, seed: int) -> Any:
+def given(model: Any, split: Any, attack: Any, name: str,
+          seed: int) -> tuple[nn.Module, Split, Any, str]:
     """A network, examples, an attack and its name, from all that `evaluate` takes."""
     eps = None
     if isinstance(model, str):

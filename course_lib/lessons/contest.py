@@ -32,8 +32,7 @@ ATTACKS = {"standard": ("pgd20", "nat"), "PGD-20": ("pgd20", "rob"),
 
 def errors(kind: str, images: int | None = None, entries: Any = ENTRIES) -> Any:
     """One row per method and seed: average and worst class's error in percent, standard or under an
-    attack at 8/255, on the images that most methods share, or on `images`; others are left
-    out."""
+    attack at 8/255, on the images that most methods share, or on `images`, without the others."""
     labels = {name: label for label, (name, *_) in entries.items()}
     attack, error = ATTACKS[kind]
     models = {(m.name, m.seed): m.reports for m in stored_models(None, *labels)}

@@ -38,8 +38,8 @@ def observed(*modules: nn.Module) -> bool:
         or any(getattr(nn_module, "_global" + hooks) for hooks in HOOKS)
         or any(getattr(m, hooks) for m in modules for hooks in HOOKS)
         or any("forward" in vars(m) or type(m).__call__ is not nn.Module.__call__
-               or getattr(getattr(inspect.getattr_static(type(m), "forward"), "__code__", None),
-                          "co_qualname", "") not in OURS for m in modules))
+               or getattr(getattr(m.forward, "__code__", None), "co_qualname", "") not in OURS
+               for m in modules))
 
 
 def parameters(model: nn.Module) -> list[Tensor]:

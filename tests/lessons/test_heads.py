@@ -46,15 +46,14 @@ def test_in_training_shirts_bias_rises_and_coats_falls():
     classes = load("fashion-mnist", limit=10).classes
     for seed in range(5):
         nets = load_model("exp4/pgd-at", seed=seed), build("lenet5", seed=seed)
-        last, first = ([m for m in net.modules() if isinstance(m, torch.nn.Linear)][-1].bias.data
-                       for net in nets)
+        last, first = (net.fc2.bias.data for net in nets)
         rise = dict(zip(classes, (last - first).tolist(), strict=True))
         assert rise["Shirt"] > 0.05 and rise["Coat"] < -0.02
 
 
 def without_biases(model):
     model = copy.deepcopy(model)
-    [m for m in model.modules() if isinstance(m, torch.nn.Linear)][-1].bias.data.zero_()
+    model.fc2.bias.data.zero_()
     return model
 
 
